@@ -20,10 +20,10 @@ import machine
 import numpy as np
 
 import counterflow as cf
-from counterflow.estimation.likelihood import SharedRecord
-from counterflow.estimation.optimiser import least_squares_start
-from counterflow.methods.sufficient.server import share
-from counterflow.methods.sufficient.unit import sufficient_message
+from counterflow.exchange.sufficient.server import share
+from counterflow.exchange.sufficient.unit import sufficient_message
+from counterflow.learning.likelihood import SharedRecord
+from counterflow.learning.optimiser import least_squares_start
 from counterflow.plant import excitation
 
 FloatArray = np.ndarray[Any, np.dtype[np.float64]]
@@ -87,7 +87,7 @@ def bound(plant: cf.Plant, steps: int, pole: float) -> FloatArray:
     h[0] = 0 known, as it was in the simulation (knowing it can only lower the bound). Every recursion is
     differentiated by every parameter. Means: (h, x, dx_1..dx_n, u) is a linear system driven by process noise,
     measurement noise and the inputs' shocks, so its covariance, hence E[de_i de_j'], follows from one recursion:
-    no data, no settled filter, nothing of counterflow.estimation.information. Then
+    no data, no settled filter, nothing of counterflow.learning.information. Then
     I_ij = sum over t of tr(S^-1 E[de_j de_i']) + 1/2 tr(S^-1 dS_i S^-1 dS_j).
     """
     A, B, C, Q, R = plant.A, plant.B, plant.C, plant.Q, plant.R
@@ -259,7 +259,7 @@ def main() -> None:
         f"coupling's ratio has a Monte-Carlo standard error of about {1 / np.sqrt(2 * RUNS):.3f}.",
         "",
         "The bound is the inverse of the exact Fisher information of the raw measurements, computed in this script "
-        "without counterflow.estimation.information: the textbook time-varying Kalman filter, differentiated by every "
+        "without counterflow.learning.information: the textbook time-varying Kalman filter, differentiated by every "
         "parameter, and the joint covariance of states, predictions, their derivatives and inputs propagated row by "
         "row, so that the expectation over noise and inputs is exact; h[0] is known to the bound, not to the fit. "
         "Check: the mean over 40 simulated records of the empirical information, its derivatives by the complex "

@@ -25,8 +25,8 @@ from membership import advantage, trials
 from published_replay import attack
 
 import counterflow as cf
+from counterflow.exchange.sufficient import private
 from counterflow.fits.leakage import Transcript
-from counterflow.methods.sufficient import private
 from counterflow.privacy import gaussian_delta, gaussian_release
 from counterflow.privacy.leakage import Leakage, leakage
 

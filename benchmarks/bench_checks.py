@@ -31,9 +31,9 @@ from check_plants import (
 )
 
 import counterflow as cf
-from counterflow.fits.checks import check
-from counterflow.fits.checks.innovations import drift, drift_checks, size_checks, white_checks, whiteness
-from counterflow.fits.checks.inputs import Feedbacks, feedback_checks
+from counterflow.checks import check
+from counterflow.checks.innovations import drift, drift_checks, size_checks, white_checks, whiteness
+from counterflow.checks.inputs import Feedbacks, feedback_checks
 from counterflow.plant import excitation
 from counterflow.plant.simulation import simulate
 

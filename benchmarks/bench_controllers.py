@@ -68,7 +68,7 @@ def running(plant: str, target: str, seed: int) -> list[Row]:
 
 
 def _gains(one: closed.Closed) -> float:
-    from counterflow.methods.controllers import controllers_of
+    from counterflow.exchange.controllers import controllers_of
 
     worst = 0.0
     for unit in one.recording().units:

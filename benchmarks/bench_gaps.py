@@ -17,10 +17,10 @@ import machine
 import numpy as np
 
 import counterflow as cf
-from counterflow.estimation.optimiser import maximum_likelihood
-from counterflow.estimation.uncertainty import uncertainty
-from counterflow.methods.sufficient.server import share
-from counterflow.methods.sufficient.unit import sufficient_message
+from counterflow.exchange.sufficient.server import share
+from counterflow.exchange.sufficient.unit import sufficient_message
+from counterflow.learning.optimiser import maximum_likelihood
+from counterflow.learning.uncertainty import uncertainty
 from counterflow.protocol import encoded_size
 
 FloatArray = np.ndarray[Any, np.dtype[np.float64]]

@@ -35,8 +35,8 @@ def make(M: int, P: int, D: int, T: int) -> tuple[Any, Any]:
 
 
 def shared_of(plant: Any, recording: Any) -> Any:
-    from counterflow.methods.sufficient.server import share
-    from counterflow.methods.sufficient.unit import sufficient_message
+    from counterflow.exchange.sufficient.server import share
+    from counterflow.exchange.sufficient.unit import sufficient_message
 
     return share([sufficient_message(n, plant.local(n), recording[n].y, recording[n].u) for n in plant.names])
 
@@ -58,8 +58,8 @@ class Setting:
     def __init__(self, start: str) -> None:
         import numpy as np
 
-        from counterflow.estimation.optimiser import _noise_root, least_squares_start
-        from counterflow.estimation.parameters import Parameters
+        from counterflow.learning.optimiser import _noise_root, least_squares_start
+        from counterflow.learning.parameters import Parameters
 
         self.plant, recording = make(*PEER)
         self.record = shared_of(self.plant, recording)
@@ -82,8 +82,8 @@ class Setting:
 
 def worker_ours(start: str) -> Found:
     """Time to the top: the first pass whose log-likelihood is within the tolerance of the best known."""
-    from counterflow.estimation.likelihood import evaluate
-    from counterflow.estimation.optimiser import maximum_likelihood
+    from counterflow.learning.likelihood import evaluate
+    from counterflow.learning.optimiser import maximum_likelihood
 
     s = Setting(start)
     best = maximum_likelihood(s.record, start=s.start, tolerance=1e-7)
@@ -135,7 +135,7 @@ def worker_count(start: str, top: float) -> Found:
     """How many values and gradients plain L-BFGS needs, whoever computes them: counted with ours."""
     import numpy as np
 
-    from counterflow.estimation.likelihood import evaluate
+    from counterflow.learning.likelihood import evaluate
 
     s = Setting(start)
 
@@ -256,7 +256,7 @@ def worker_statsmodels(start: str, top: float) -> Found:
         gap = S_yx - np.hstack([A, B]) @ S_xx
         return float(done.llf_obs.sum()), s.parameters.pack(np.linalg.solve(record.Q_local, gap))
 
-    from counterflow.estimation.likelihood import evaluate
+    from counterflow.learning.likelihood import evaluate
 
     at = evaluate(record, *s.start, record.Q_local)
     here, slope = both(s.vector)
@@ -299,7 +299,7 @@ def worker_fit(M: int, P: int, D: int, T: int, traced: bool) -> Found:
 
 def worker_pass(M: int, P: int, D: int, T: int) -> Found:
     """One filter and smoother pass at the truth."""
-    from counterflow.estimation.likelihood import evaluate
+    from counterflow.learning.likelihood import evaluate
 
     plant, recording = make(M, P, D, T)
     shared = shared_of(plant, recording)

@@ -20,7 +20,7 @@ import mines
 import numpy as np
 
 import counterflow as cf
-from counterflow.fits.checks import Checks, UnitRun, check, free_run
+from counterflow.checks import Checks, UnitRun, check, free_run
 
 
 @dataclass(frozen=True)

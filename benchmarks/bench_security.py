@@ -23,11 +23,11 @@ import numpy as np
 
 import counterflow as cf
 from counterflow.caveats import from_text
+from counterflow.exchange.sufficient.private import privatised
+from counterflow.exchange.sufficient.unit import sufficient_message
 from counterflow.federation import Audit, Description, Guard, Job, Policy, UnitData
 from counterflow.federation.audit import FILE
 from counterflow.federation.reconciliation import compare
-from counterflow.methods.sufficient.private import privatised
-from counterflow.methods.sufficient.unit import sufficient_message
 from counterflow.plant import Channel
 from counterflow.privacy import Ledger, gaussian_epsilon, ledger_path
 from counterflow.protocol import Refused, decode, encode

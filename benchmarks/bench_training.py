@@ -11,13 +11,13 @@ import machine
 import numpy as np
 
 import counterflow as cf
+from counterflow.exchange.estimators import KalmanEstimator
+from counterflow.exchange.part import UnitPart
 from counterflow.fits import engine
-from counterflow.methods.estimators import KalmanEstimator
-from counterflow.methods.part import UnitPart
-from counterflow.methods.published.augmented import AugmentedModel
-from counterflow.methods.published.compression import compress
-from counterflow.methods.published.server import Phase, ServerConfig, TrainingServer
-from counterflow.methods.published.unit import TrainingUnit
+from counterflow.paper.augmented import AugmentedModel
+from counterflow.paper.compression import compress
+from counterflow.paper.server import Phase, ServerConfig, TrainingServer
+from counterflow.paper.unit import TrainingUnit
 
 
 def seconds_per_round(data, parts, steps: int, rounds: int, compressed: bool) -> float:

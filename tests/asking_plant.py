@@ -13,6 +13,7 @@ import pytest
 from tolerances import EXACT
 
 import counterflow as cf
+from counterflow.exchange.task import UnitData
 from counterflow.federation.audit import FILE, Audit
 from counterflow.federation.description import Description
 from counterflow.federation.file_store import FileStore
@@ -23,7 +24,6 @@ from counterflow.federation.parts import questions_about, save_server, save_unit
 from counterflow.federation.policy import Policy
 from counterflow.federation.question_box import PlantQuestions, QuestionBox, RemoteServer
 from counterflow.federation.question_service import QuestionService
-from counterflow.methods.task import UnitData
 from counterflow.sealed_file import write_json
 
 UNITS = ("boiler", "turbine", "pump")

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import counterflow as cf
-from counterflow.fits.checks.material import Material
+from counterflow.checks.material import Material
 
 FloatArray = NDArray[np.float64]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from counterflow.experiments.figures import Drawing, styled
+from counterflow.paper.experiments.figures import Drawing, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

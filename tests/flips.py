@@ -18,6 +18,7 @@ from typing import Any
 
 import counterflow as cf
 from counterflow.errors import CounterflowError
+from counterflow.exchange.task import UnitData
 from counterflow.federation.audit import FILE, Audit
 from counterflow.federation.file_store import FileStore
 from counterflow.federation.job import Job
@@ -31,7 +32,6 @@ from counterflow.federation.sites.coordinator_folder import CoordinatorFolder, P
 from counterflow.federation.sites.letters import Card
 from counterflow.federation.sites.site import CoordinatorSite, PlantSite
 from counterflow.federation.store import LOGS, Entry
-from counterflow.methods.task import UnitData
 from counterflow.plant.model_file import load_model, save_model
 from counterflow.privacy import Cost, Ledger
 from counterflow.protocol import Terms, encode

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from counterflow.estimation.information import basis_of_noise, positions
-from counterflow.estimation.likelihood import evaluate
+from counterflow.learning.information import basis_of_noise, positions
+from counterflow.learning.likelihood import evaluate
 
 
 def differenced_information(record, parameters, A, B, Q, step=1e-4):

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from counterflow.errors import CounterflowError, ProtocolError
+from counterflow.exchange.task import UnitData
 from counterflow.federation.engine import DEADLINE, Progress
 from counterflow.federation.job import Job
 from counterflow.federation.loopback import Federation, Moment
 from counterflow.federation.parts import save_server
 from counterflow.federation.policy import Policy
 from counterflow.federation.sites.site import CoordinatorSite
-from counterflow.methods.task import UnitData
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ import math
 import numpy as np
 from scipy import stats
 
+from counterflow.exchange.method import unit_step
+from counterflow.exchange.sufficient import private
+from counterflow.exchange.sufficient.unit import SufficientUnit
 from counterflow.filtering import compress
-from counterflow.methods.method import unit_step
-from counterflow.methods.sufficient import private
-from counterflow.methods.sufficient.unit import SufficientUnit
 from counterflow.plant import LocalModel
 from counterflow.protocol import Request
 

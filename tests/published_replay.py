@@ -17,9 +17,9 @@ from unittest import mock
 import numpy as np
 
 import counterflow as cf
+from counterflow.exchange.method import UnitState, unit_step
 from counterflow.fits import engine
-from counterflow.methods.method import UnitState, unit_step
-from counterflow.methods.published import unit as published_client
+from counterflow.paper import unit as published_client
 from counterflow.protocol import Message, PerturbedStates
 
 

@@ -14,9 +14,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import counterflow as cf
-from counterflow.experiments.conditions import slowed
-from counterflow.experiments.effects import cosine, pairs
-from counterflow.experiments.effects import coupling_error as error
+from counterflow.paper.experiments.conditions import slowed
+from counterflow.paper.experiments.effects import cosine, pairs
+from counterflow.paper.experiments.effects import coupling_error as error
 from counterflow.plant import excitation
 
 FIGURES = Path(__file__).parent / "figures"

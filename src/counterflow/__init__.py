@@ -24,19 +24,19 @@ from counterflow.errors import (
 )
 
 if TYPE_CHECKING:
+    from counterflow.checks import Checks, FreeRun, free_run
     from counterflow.control import PID, Law, Loop, Manual, Ratio, Relay, Schedule
     from counterflow.data import Preparation, read_logs
-    from counterflow.fits.checks import Checks, FreeRun, free_run
+    from counterflow.exchange.estimators import Estimates, Estimator, KalmanEstimator
+    from counterflow.exchange.logs.options import LogOptions
+    from counterflow.exchange.moments.options import MomentLogOptions, MomentOptions
+    from counterflow.exchange.sufficient.options import LikelihoodOptions
     from counterflow.fits.fit import Fit, load
     from counterflow.fits.refutation import Refutation, refute
     from counterflow.fits.storage import load_server, load_unit
     from counterflow.fits.training import fit
     from counterflow.fits.validation import Validation
-    from counterflow.methods.estimators import Estimates, Estimator, KalmanEstimator
-    from counterflow.methods.logs.options import LogOptions
-    from counterflow.methods.moments.options import MomentLogOptions, MomentOptions
-    from counterflow.methods.published.options import TrainingOptions
-    from counterflow.methods.sufficient.options import LikelihoodOptions
+    from counterflow.paper.options import TrainingOptions
     from counterflow.plant import Channel, LocalModel, Plant, Recording, Unit, random_plant
     from counterflow.privacy import Ledger, Privacy
     from counterflow.questions.aggregate import Aggregate

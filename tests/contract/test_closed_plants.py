@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 import counterflow as cf
+from counterflow.exchange.task import UnitData
 from counterflow.federation.flare import jobs
 from counterflow.federation.job import Job
 from counterflow.federation.loopback import Federation
 from counterflow.federation.parts import questions_about
 from counterflow.federation.policy import Policy
 from counterflow.federation.question_service import QuestionService
-from counterflow.methods.task import UnitData
 from counterflow.plant import Channel, Recording, Unit
 from counterflow.protocol import Answer, Ask, Change, Message, Openings, Refused, Terms, decode, encode
 

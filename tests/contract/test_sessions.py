@@ -22,6 +22,15 @@ from tolerances import EXACT
 
 import counterflow as cf
 from counterflow.errors import OptionError, PrivacyError, ProtocolError, StorageError
+from counterflow.exchange.logs.server import LogServer
+from counterflow.exchange.logs.unit import LogUnit
+from counterflow.exchange.moments.private import SHARES
+from counterflow.exchange.moments.server import MomentServer
+from counterflow.exchange.moments.unit import MomentUnit
+from counterflow.exchange.sufficient.private import foreseen
+from counterflow.exchange.sufficient.server import SufficientServer
+from counterflow.exchange.sufficient.unit import SufficientUnit, sufficient_message
+from counterflow.exchange.task import UnitData
 from counterflow.federation import Job, Outgoing, PlantSession, Policy, checkpoint, fit_over_sessions, verify
 from counterflow.federation.audit import FILE, Audit
 from counterflow.federation.engine import Jobs
@@ -31,17 +40,8 @@ from counterflow.federation.parts import saved_server
 from counterflow.federation.reconciliation import compare
 from counterflow.federation.sites.site import CoordinatorSite
 from counterflow.federation.store import Entry, Row
-from counterflow.methods.logs.server import LogServer
-from counterflow.methods.logs.unit import LogUnit
-from counterflow.methods.moments.private import SHARES
-from counterflow.methods.moments.server import MomentServer
-from counterflow.methods.moments.unit import MomentUnit
-from counterflow.methods.published.server import TrainingServer
-from counterflow.methods.published.unit import TrainingUnit
-from counterflow.methods.sufficient.private import foreseen
-from counterflow.methods.sufficient.server import SufficientServer
-from counterflow.methods.sufficient.unit import SufficientUnit, sufficient_message
-from counterflow.methods.task import UnitData
+from counterflow.paper.server import TrainingServer
+from counterflow.paper.unit import TrainingUnit
 from counterflow.privacy import Ledger, ledger_path
 from counterflow.protocol import Moments, Request, StateGradients, Sufficient, decode, encode
 
@@ -418,7 +418,7 @@ def test_a_job_that_is_over_is_not_estimated_again(tmp_path: Path, monkeypatch: 
     def again(*arguments: object, **options: object) -> None:
         raise AssertionError("it was estimated again")
 
-    monkeypatch.setattr("counterflow.methods.sufficient.server.maximum_likelihood", again)
+    monkeypatch.setattr("counterflow.exchange.sufficient.server.maximum_likelihood", again)
     with Federation(tmp_path, job, {}, {}) as alone:
         assert not alone.coordinator.outgoing()
         result = alone.coordinator.result()

@@ -11,9 +11,9 @@ from check_plants import closed_loop, relay, tank_plant
 from typer.testing import CliRunner
 
 import counterflow as cf
+from counterflow.checks.kinds import KINDS, SOMETIMES
 from counterflow.cli import app
 from counterflow.cli.output import CHECK_FAILED
-from counterflow.fits.checks.kinds import KINDS, SOMETIMES
 
 RUN = CliRunner()
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from counterflow import experiments
 from counterflow.cli import app
-from counterflow.experiments import page, runner, two_units
+from counterflow.paper import experiments
+from counterflow.paper.experiments import page, runner, two_units
 
 TINY = {**two_units.SETTINGS, "steps": 150, "rounds": 30, "warm_rounds": 5}
 

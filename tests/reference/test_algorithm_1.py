@@ -8,7 +8,7 @@ import pytest
 from tolerances import ITERATES
 
 import counterflow as cf
-from counterflow.methods.estimators import KalmanEstimator
+from counterflow.exchange.estimators import KalmanEstimator
 from counterflow.randomness import stream
 
 STEPS = dict(eta_1=0.004, eta_2=0.003, gamma_1=0.02, gamma_2=0.03, alpha_A=0.01, alpha_B=0.02)

@@ -12,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from counterflow.methods.moments.private import COUNTED, RADIUS, SHARES, released, round_cost
-from counterflow.methods.sufficient.private import STEPS
+from counterflow.exchange.moments.private import COUNTED, RADIUS, SHARES, released, round_cost
+from counterflow.exchange.sufficient.private import STEPS
 from counterflow.privacy import Cost, Privacy, gaussian_epsilon, total_epsilon
 
 dp_accounting = pytest.importorskip("dp_accounting")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import counterflow as cf
-from counterflow.fits.checks import check, free_run
+from counterflow.checks import check, free_run
 
 _PATH = Path(__file__).resolve().parents[2] / "benchmarks" / "mines.py"
 

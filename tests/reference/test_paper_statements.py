@@ -1,7 +1,7 @@
 """The paper's statements, each tested as far as it is true; where one stops, the size of the gap is pinned.
 
 docs/theory/paper.md tells the same in words. Losses, stationary points and moments are written out densely here and use
-nothing of ``counterflow.methods`` but the proprietary Kalman estimates.
+nothing of ``counterflow.exchange`` but the proprietary Kalman estimates.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import pytest
 from tolerances import EXACT, ITERATES, ITERATIVE, LONG, STANDARD_ERRORS
 
 import counterflow as cf
-from counterflow.experiments.methods import unfiltered_fit
-from counterflow.methods.published import couplings as server_couplings
-from counterflow.methods.published.augmented import AugmentedModel, ClientData
-from counterflow.methods.published.contraction import settled_gain
+from counterflow.paper import couplings as server_couplings
+from counterflow.paper.augmented import AugmentedModel, ClientData
+from counterflow.paper.contraction import settled_gain
+from counterflow.paper.experiments.methods import unfiltered_fit
 from counterflow.plant import excitation
 from counterflow.protocol import Introduction
 

@@ -10,9 +10,9 @@ import pytest
 from counterflow.caveats import Caveat, from_text
 from counterflow.cli import output
 from counterflow.errors import CounterflowError, ModelError, OptionError, ProtocolError, StorageError
+from counterflow.exchange.outcome import Provenance
 from counterflow.federation.job import Job
 from counterflow.federation.policy import Policy
-from counterflow.methods.outcome import Provenance
 from counterflow.plant import Channel
 from counterflow.printable import flaw, shown
 from counterflow.protocol import Ask, Refused

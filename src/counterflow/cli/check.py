@@ -10,12 +10,12 @@ import typer
 from typer import Option
 
 from counterflow import wording
+from counterflow.checks import Check, Checks
+from counterflow.checks import check as look
 from counterflow.cli import inputs, output
 from counterflow.cli.options import AnswerFormat, FitDirectory, Force, Out
 from counterflow.cli.output import Format
 from counterflow.errors import OptionError
-from counterflow.fits.checks import Check, Checks
-from counterflow.fits.checks import check as look
 from counterflow.fits.fit import Fit, load
 from counterflow.plant.calendar import as_steps
 from counterflow.questions.question import envelope

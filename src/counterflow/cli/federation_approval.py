@@ -13,10 +13,10 @@ from counterflow.cli.federation_status import budget_line, budget_of
 from counterflow.cli.options import AnswerFormat, Folder
 from counterflow.cli.output import Format
 from counterflow.errors import OptionError
+from counterflow.exchange.registry import method_of
 from counterflow.federation import job_gate
 from counterflow.federation.job import Job
 from counterflow.federation.sites.plant_folder import PlantFolder
-from counterflow.methods.registry import method_of
 
 
 def approve_job(

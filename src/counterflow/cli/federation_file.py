@@ -46,9 +46,9 @@ from counterflow.cli.toml_lines import TomlPath, shown
 from counterflow.cli.toml_page import LETTERS, Page, what
 from counterflow.control import Loop
 from counterflow.control.laws import law_of
+from counterflow.exchange.logs.options import LogOptions
+from counterflow.exchange.registry import FEDERATED
 from counterflow.fits.training import METHODS
-from counterflow.methods.logs.options import LogOptions
-from counterflow.methods.registry import FEDERATED
 from counterflow.plant import Channel, LocalModel, Plant, Recording, Unit
 from counterflow.plant.model_file import load_model
 from counterflow.privacy import Privacy

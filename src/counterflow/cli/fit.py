@@ -18,11 +18,11 @@ from counterflow.cli.options import AnswerFormat, Edges, Forbidden, Force, known
 from counterflow.cli.output import Format
 from counterflow.data.archives import is_table
 from counterflow.errors import OptionError, StorageError
+from counterflow.exchange.sufficient.options import LikelihoodOptions
 from counterflow.files import blaming
 from counterflow.fits import training
 from counterflow.fits.content import SERVER_FILE
 from counterflow.fits.fit import Fit
-from counterflow.methods.sufficient.options import LikelihoodOptions
 
 FURTHER = 4  # times the limit that has stopped a fit
 

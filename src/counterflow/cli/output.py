@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console
 
+    from counterflow.exchange.outcome import Provenance, Status
     from counterflow.fits.engine import Traffic
     from counterflow.fits.fit import Fit
-    from counterflow.methods.outcome import Provenance, Status
     from counterflow.plant import Unit
 
 # exit codes; 1 is a defect of ours

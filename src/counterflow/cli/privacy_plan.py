@@ -20,20 +20,20 @@ from counterflow.cli.federation_file import read_plant
 from counterflow.cli.options import AnswerFormat, Delta, Window
 from counterflow.cli.output import Format
 from counterflow.errors import OptionError
-from counterflow.estimation.foresight import SETTLES
-from counterflow.estimation.known_edges import KnownEdges
-from counterflow.estimation.optimiser import Estimated
-from counterflow.estimation.parameters import Estimate, Parameters
-from counterflow.estimation.uncertainty import Uncertainty, uncertainty
+from counterflow.exchange.moments.log_unit import MomentLogUnit
+from counterflow.exchange.moments.private import SHARES, MomentRelease
+from counterflow.exchange.moments.server import MomentConfig, MomentLogServer, MomentServer
+from counterflow.exchange.moments.unit import MomentUnit
+from counterflow.exchange.sufficient.private import privatised
+from counterflow.exchange.sufficient.server import share
+from counterflow.exchange.sufficient.unit import sufficient_message
 from counterflow.fits import engine
 from counterflow.fits.fit import load
-from counterflow.methods.moments.log_unit import MomentLogUnit
-from counterflow.methods.moments.private import SHARES, MomentRelease
-from counterflow.methods.moments.server import MomentConfig, MomentLogServer, MomentServer
-from counterflow.methods.moments.unit import MomentUnit
-from counterflow.methods.sufficient.private import privatised
-from counterflow.methods.sufficient.server import share
-from counterflow.methods.sufficient.unit import sufficient_message
+from counterflow.learning.foresight import SETTLES
+from counterflow.learning.known_edges import KnownEdges
+from counterflow.learning.optimiser import Estimated
+from counterflow.learning.parameters import Estimate, Parameters
+from counterflow.learning.uncertainty import Uncertainty, uncertainty
 from counterflow.plant import LocalModel, Plant, Unit, excitation
 from counterflow.privacy import Privacy, gaussian_epsilon, gaussian_mu
 

@@ -11,15 +11,15 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from counterflow import experiments
 from counterflow.cli import output
 from counterflow.cli.options import AnswerFormat
 from counterflow.cli.output import Format
 from counterflow.errors import OptionError
-from counterflow.experiments import figures, reproduction, runner
-from counterflow.experiments.experiment import Experiment, Request, Task
-from counterflow.experiments.page import Chapter, counts
-from counterflow.experiments.store import Store
+from counterflow.paper import experiments
+from counterflow.paper.experiments import figures, reproduction, runner
+from counterflow.paper.experiments.experiment import Experiment, Request, Task
+from counterflow.paper.experiments.page import Chapter, counts
+from counterflow.paper.experiments.store import Store
 
 READS_FILES = "real-plants"  # the experiment that --hai and --swat are for
 

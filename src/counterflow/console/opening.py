@@ -10,14 +10,14 @@ from pathlib import Path
 
 from counterflow.arrays import FloatArray
 from counterflow.caveats import distinct
+from counterflow.checks import Checks, check
 from counterflow.console.seats import SERVER, Gated, Seat, server_seat
 from counterflow.errors import CounterflowError, DataError, OptionError, PrivacyError, StorageError
+from counterflow.exchange.part import UnitPart
 from counterflow.federation import PlantView, Policy, QuestionGate
-from counterflow.fits.checks import Checks, check
 from counterflow.fits.content import SERVER_FILE, Record
 from counterflow.fits.fit import Fit, load
 from counterflow.fits.storage import UNITS_FOLDER, load_record, load_server, load_unit
-from counterflow.methods.part import UnitPart
 from counterflow.plant import Recording
 from counterflow.questions.answering import Server
 from counterflow.questions.asking import KnownUnits

@@ -16,16 +16,16 @@ import numpy as np
 
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
+from counterflow.checks import Checks
 from counterflow.errors import CounterflowError, OptionError, PrivacyError
-from counterflow.estimation.influence import InfluenceGraph
+from counterflow.exchange.estimators import KalmanEstimator
+from counterflow.exchange.outcome import Provenance, Status
+from counterflow.exchange.part import UnitPart
+from counterflow.exchange.privacy import PrivacyReport
 from counterflow.federation import QuestionGate
-from counterflow.fits.checks import Checks
 from counterflow.fits.content import Record
 from counterflow.fits.fit import Fit
-from counterflow.methods.estimators import KalmanEstimator
-from counterflow.methods.outcome import Provenance, Status
-from counterflow.methods.part import UnitPart
-from counterflow.methods.privacy import PrivacyReport
+from counterflow.learning.influence import InfluenceGraph
 from counterflow.plant import LocalModel, PublicUnit, Recording, Unit
 from counterflow.plant.calendar import Calendar
 from counterflow.protocol import Answer, Ask, Change

@@ -11,10 +11,10 @@ import numpy as np
 
 from counterflow._version import __version__
 from counterflow.arrays import FloatArray
+from counterflow.checks.verdicts import worst
 from counterflow.console.opening import Opened
 from counterflow.console.seats import Seat
 from counterflow.errors import CounterflowError, OptionError
-from counterflow.fits.checks.verdicts import worst
 from counterflow.plant import PublicUnit, Unit
 from counterflow.plant.calendar import as_rows
 from counterflow.plant.units import unknown_name

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from counterflow.exchange.task import UnitData
 from counterflow.federation.audit import Audit, verify
 from counterflow.federation.coordinator_session import CoordinatorSession
 from counterflow.federation.description import Description
@@ -21,7 +22,6 @@ from counterflow.federation.policy import Policy
 from counterflow.federation.question_gate import QuestionGate
 from counterflow.federation.store import MemoryStore, Store
 from counterflow.federation.turns import Outgoing
-from counterflow.methods.task import UnitData
 
 __all__ = [
     "Audit", "CoordinatorResult", "CoordinatorSession", "Description", "FileStore", "Guard", "Job", "MemoryStore",

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from counterflow.errors import StorageError
-from counterflow.methods.method import ServerState, UnitState
+from counterflow.exchange.method import ServerState, UnitState
 from counterflow.protocol.messages import KINDS
 from counterflow.records import DTYPES, Array, describe, restore
 

@@ -17,6 +17,9 @@ from typing import Any
 import numpy as np
 
 from counterflow.errors import CounterflowError, DataError, ProtocolError, StorageError
+from counterflow.exchange.method import Round, ServerState, server_step
+from counterflow.exchange.outcome import RoundRecord
+from counterflow.exchange.registry import method_of
 from counterflow.federation import checkpoint
 from counterflow.federation.job import Job
 from counterflow.federation.parts import CoordinatorResult
@@ -24,9 +27,6 @@ from counterflow.federation.policy import SENT_BY_UNITS
 from counterflow.federation.store import Entry, Store
 from counterflow.federation.turns import LOG, Outgoing, Session, blaming, checked_sequence, strange
 from counterflow.fits.engine import Traffic
-from counterflow.methods.method import Round, ServerState, server_step
-from counterflow.methods.outcome import RoundRecord
-from counterflow.methods.registry import method_of
 from counterflow.protocol import Message, decode, encode
 from counterflow.protocol.codec import SIZE_LIMIT
 from counterflow.threads import one_blas_thread

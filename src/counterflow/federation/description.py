@@ -9,8 +9,8 @@ import numpy as np
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import ProtocolError
-from counterflow.methods.controllers import within
-from counterflow.methods.task import UnitData
+from counterflow.exchange.controllers import within
+from counterflow.exchange.task import UnitData
 from counterflow.plant import LocalModel
 from counterflow.privacy import Stretch
 from counterflow.protocol import (

@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import NoReturn
 
 from counterflow.errors import CounterflowError, PrivacyError, ProtocolError
+from counterflow.exchange.method import Charge
+from counterflow.exchange.privacy import unit_ledger
+from counterflow.exchange.registry import method_of
 from counterflow.federation.audit import Audit
 from counterflow.federation.description import Description
 from counterflow.federation.job import QUESTIONS, Job
 from counterflow.federation.policy import SENT_BY_SERVERS, SENT_BY_UNITS, Policy
 from counterflow.federation.reconciliation import reconcile
-from counterflow.methods.method import Charge
-from counterflow.methods.privacy import unit_ledger
-from counterflow.methods.registry import method_of
 from counterflow.plant import LocalModel
 from counterflow.privacy import Ledger
 from counterflow.privacy.balance import RELEASED

@@ -17,8 +17,8 @@ from types import MappingProxyType
 from typing import Any
 
 from counterflow.errors import CounterflowError, ModelError, OptionError
-from counterflow.methods.registry import FEDERATED, method_of
-from counterflow.methods.task import Task
+from counterflow.exchange.registry import FEDERATED, method_of
+from counterflow.exchange.task import Task
 from counterflow.plant import Channel, PublicUnit
 from counterflow.printable import checked
 from counterflow.privacy import Privacy

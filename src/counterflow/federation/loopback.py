@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Literal
 
 from counterflow.errors import ProtocolError
+from counterflow.exchange.part import UnitPart
+from counterflow.exchange.registry import method_of
+from counterflow.exchange.task import UnitData
 from counterflow.federation import audit as audits
 from counterflow.federation.audit import Audit
 from counterflow.federation.coordinator_session import CoordinatorSession
@@ -22,9 +25,6 @@ from counterflow.federation.parts import CoordinatorResult
 from counterflow.federation.plant_session import PlantSession
 from counterflow.federation.policy import Policy
 from counterflow.fits import complete
-from counterflow.methods.part import UnitPart
-from counterflow.methods.registry import method_of
-from counterflow.methods.task import UnitData
 from counterflow.plant import LocalModel, Recording
 from counterflow.questions.answering import Server
 

@@ -22,6 +22,10 @@ import numpy as np
 from counterflow import sealed_file
 from counterflow._version import __version__
 from counterflow.errors import CounterflowError, DataError, OptionError, StorageError
+from counterflow.exchange.method import Round, ServerState, UnitState
+from counterflow.exchange.outcome import Provenance, Status
+from counterflow.exchange.part import UnitPart
+from counterflow.exchange.task import UnitData
 from counterflow.federation.job import QUESTIONS, Job
 from counterflow.files import write_whole
 from counterflow.fits import complete
@@ -29,10 +33,6 @@ from counterflow.fits.content import SERVER_FILE
 from counterflow.fits.engine import Traffic
 from counterflow.fits.history import Recorder
 from counterflow.fits.storage import load_server, load_unit, server_bytes, unit_bytes
-from counterflow.methods.method import Round, ServerState, UnitState
-from counterflow.methods.outcome import Provenance, Status
-from counterflow.methods.part import UnitPart
-from counterflow.methods.task import UnitData
 from counterflow.plant.calendar import Calendar
 from counterflow.questions.answering import Server
 

@@ -21,13 +21,13 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from counterflow.errors import CounterflowError, DataError, OptionError, ProtocolError, StorageError
+from counterflow.exchange.method import UnitState, unit_step
+from counterflow.exchange.sufficient.private import PrivateRelease
 from counterflow.federation import checkpoint
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
 from counterflow.federation.store import Entry, Store
 from counterflow.federation.turns import LOG, Outgoing, Session, blaming, checked_sequence, first_difference, strange
-from counterflow.methods.method import UnitState, unit_step
-from counterflow.methods.sufficient.private import PrivateRelease
 from counterflow.protocol import Message, StateGradients, encode
 from counterflow.threads import one_blas_thread
 

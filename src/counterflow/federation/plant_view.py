@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from counterflow.arrays import FloatArray
+from counterflow.exchange.controllers import UnitControllers
+from counterflow.exchange.task import UnitData
 from counterflow.federation.parts import SavedUnit, calendar_of, provenance_of
 from counterflow.federation.question_box import QuestionBox, RemoteServer
 from counterflow.federation.reactions import PlantControllers
-from counterflow.methods.controllers import UnitControllers
-from counterflow.methods.task import UnitData
 from counterflow.questions.asking import UnitView
 
 

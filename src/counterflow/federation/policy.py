@@ -48,8 +48,8 @@ from types import MappingProxyType
 from typing import Any, NoReturn
 
 from counterflow.errors import OptionError, StorageError
+from counterflow.exchange.registry import FEDERATED, FROM_LOGS
 from counterflow.federation.job import FITS, QUESTIONS
-from counterflow.methods.registry import FEDERATED, FROM_LOGS
 from counterflow.printable import flaw
 from counterflow.protocol.codec import SIZE_LIMIT
 

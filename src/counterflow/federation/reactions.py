@@ -21,11 +21,11 @@ import numpy as np
 from counterflow.arrays import FloatArray
 from counterflow.control.laws import Law
 from counterflow.errors import CounterflowError, OptionError, PrivacyError, ProtocolError
+from counterflow.exchange.controllers import UnitControllers
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
 from counterflow.federation.policy import Policy
 from counterflow.federation.refusal import Refusal
-from counterflow.methods.controllers import UnitControllers
 from counterflow.protocol import Reaction, Trial, decode, encode
 from counterflow.protocol.codec import SIZE_LIMIT
 

@@ -11,17 +11,17 @@ from dataclasses import replace
 import numpy as np
 
 from counterflow.caveats import Caveat, distinct
-from counterflow.fits.checks import failed_checks
+from counterflow.checks import failed_checks
+from counterflow.exchange.controllers import controller_caveats, known_controllers
+from counterflow.exchange.method import ServerState, UnitState
+from counterflow.exchange.outcome import Learned, Provenance, Status
+from counterflow.exchange.part import UnitPart, plant_of
+from counterflow.exchange.privacy import PrivacyReport, promise
+from counterflow.exchange.registry import method_of
+from counterflow.exchange.task import Task, UnitData
 from counterflow.fits.engine import Traffic
 from counterflow.fits.fit import Fit
 from counterflow.fits.history import History
-from counterflow.methods.controllers import controller_caveats, known_controllers
-from counterflow.methods.method import ServerState, UnitState
-from counterflow.methods.outcome import Learned, Provenance, Status
-from counterflow.methods.part import UnitPart, plant_of
-from counterflow.methods.privacy import PrivacyReport, promise
-from counterflow.methods.registry import method_of
-from counterflow.methods.task import Task, UnitData
 from counterflow.plant import PublicUnit
 from counterflow.plant.calendar import Calendar
 from counterflow.questions.answering import Server

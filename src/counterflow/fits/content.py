@@ -12,23 +12,23 @@ import numpy as np
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import StorageError
-from counterflow.estimation.known_edges import KnownEdges
-from counterflow.estimation.likelihood import Patterns, SharedRecord
-from counterflow.estimation.log_moments import BANDS, LogMoments, LogWindows
-from counterflow.estimation.network import Network
-from counterflow.estimation.network_learning import Posterior
-from counterflow.estimation.online import Memory
-from counterflow.estimation.optimiser import Estimated
-from counterflow.estimation.parameters import Parameters
-from counterflow.estimation.products import Products, block_length
-from counterflow.estimation.stream import TAIL, Stream
-from counterflow.estimation.uncertainty import Uncertainty
+from counterflow.exchange.estimators import Estimates, KalmanEstimator
+from counterflow.exchange.outcome import Provenance, Status
+from counterflow.exchange.part import UnitPart
+from counterflow.exchange.privacy import PrivacyReport, UnitPrivacy
 from counterflow.fits.engine import Traffic
 from counterflow.fits.history import History
-from counterflow.methods.estimators import Estimates, KalmanEstimator
-from counterflow.methods.outcome import Provenance, Status
-from counterflow.methods.part import UnitPart
-from counterflow.methods.privacy import PrivacyReport, UnitPrivacy
+from counterflow.learning.known_edges import KnownEdges
+from counterflow.learning.likelihood import Patterns, SharedRecord
+from counterflow.learning.log_moments import BANDS, LogMoments, LogWindows
+from counterflow.learning.network import Network
+from counterflow.learning.network_learning import Posterior
+from counterflow.learning.online import Memory
+from counterflow.learning.optimiser import Estimated
+from counterflow.learning.parameters import Parameters
+from counterflow.learning.products import Products, block_length
+from counterflow.learning.stream import TAIL, Stream
+from counterflow.learning.uncertainty import Uncertainty
 from counterflow.plant.calendar import Calendar
 from counterflow.plant.units import check_name, first_repeated
 from counterflow.questions.answering import Server

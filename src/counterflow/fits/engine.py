@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from counterflow.methods.method import ServerState, UnitState, server_step, unit_step
+from counterflow.exchange.method import ServerState, UnitState, server_step, unit_step
 from counterflow.protocol import Message, decode, encode, encoded_size
 
 
@@ -46,7 +46,7 @@ def run(
 
     Parameters
     ----------
-    rows : count bytes as if trajectories had this many rows (see ``counterflow.methods.published.compression``).
+    rows : count bytes as if trajectories had this many rows (see ``counterflow.paper.compression``).
     observe : called once a round, when every unit has taken in the round's gradients.
     watch : called for every message, with True if it goes up; for tests and audits.
     over_the_wire : encode and decode every message, as engines between machines do.

@@ -15,20 +15,20 @@ from counterflow.caveats import Caveat, by_weight
 from counterflow.control import Law, Loop
 from counterflow.control.learning import Controller
 from counterflow.errors import DataError, OptionError, PrivacyError
-from counterflow.estimation.influence import InfluenceGraph
-from counterflow.estimation.known_edges import KnownEdges
-from counterflow.estimation.online import Predictor, RowPredictor, StatePredictor
-from counterflow.estimation.uncertainty import Uncertainty
-from counterflow.estimation.ways import Regime
+from counterflow.exchange.controllers import UnitControllers, with_laws
+from counterflow.exchange.estimators import Estimator
+from counterflow.exchange.outcome import Couplings, Provenance, StandardErrors, Status
+from counterflow.exchange.part import UnitPart, sufficient_messages
+from counterflow.exchange.privacy import PrivacyReport
+from counterflow.exchange.task import UnitData
 from counterflow.fits import storage
 from counterflow.fits.engine import Traffic
 from counterflow.fits.history import History
-from counterflow.methods.controllers import UnitControllers, with_laws
-from counterflow.methods.estimators import Estimator
-from counterflow.methods.outcome import Couplings, Provenance, StandardErrors, Status
-from counterflow.methods.part import UnitPart, sufficient_messages
-from counterflow.methods.privacy import PrivacyReport
-from counterflow.methods.task import UnitData
+from counterflow.learning.influence import InfluenceGraph
+from counterflow.learning.known_edges import KnownEdges
+from counterflow.learning.online import Predictor, RowPredictor, StatePredictor
+from counterflow.learning.uncertainty import Uncertainty
+from counterflow.learning.ways import Regime
 from counterflow.plant import LocalModel, OperatingPoint, Plant, Recording
 from counterflow.plant.calendar import Calendar, as_steps
 from counterflow.privacy import Privacy
@@ -39,7 +39,7 @@ from counterflow.questions.running import never_moved
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from counterflow.fits.checks import Checks
+    from counterflow.checks import Checks
     from counterflow.fits.validation import Validation
     from counterflow.questions.question import Request
 
@@ -138,7 +138,7 @@ class Fit(Questions):
         """Which unit acts on which, with false-discovery rate ``rate``.
 
         With models: block tests of A_mn and B_mn. From logs: the share of replicates that have the coupling, and what
-        would be lost without it (``counterflow.estimation.influence.network_graph``).
+        would be lost without it (``counterflow.learning.influence.network_graph``).
 
         Examples
         --------
@@ -303,7 +303,7 @@ class Fit(Questions):
         >>> found.check(recording.slice(2000, 3001)).verdict
         'pass'
         """
-        from counterflow.fits.checks import check
+        from counterflow.checks import check
 
         return check(self, recording, as_steps(horizon, self.plant.dt, "check: horizon"), local)
 

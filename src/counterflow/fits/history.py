@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import polars
     from matplotlib.figure import Figure
 
-    from counterflow.methods.method import Round, ServerState, UnitState
+    from counterflow.exchange.method import Round, ServerState, UnitState
 
 
 LOSSES = ("server_loss", "residual_loss", "disentanglement", "gradient")  # of every round, as the server knows them

@@ -1,6 +1,6 @@
 """New rows for a fit from logs: the units keep the basis of their numbers, the server its stream of rows.
 
-See ``counterflow.estimation.stream`` for what an update learns. What costs more (the search for features, the linear
+See ``counterflow.learning.stream`` for what an update learns. What costs more (the search for features, the linear
 part as a state-space system, the checks) is done again when features are chosen anew; in between, answers come from
 weights that follow every row, and the rest is that of the last time.
 """
@@ -17,18 +17,18 @@ from counterflow import wording
 from counterflow._version import __version__
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat, distinct, scope_of
+from counterflow.checks import failed_checks
 from counterflow.errors import DataError, PrivacyError
-from counterflow.estimation.network import Network
-from counterflow.estimation.network_learning import Learning
-from counterflow.estimation.products import Rows
-from counterflow.estimation.stream import KEPT, TAIL, Stream, begun, continued
-from counterflow.estimation.system import system_of
-from counterflow.estimation.ways import later
-from counterflow.fits.checks import failed_checks
+from counterflow.exchange.logs.method import learned_system, network_status
+from counterflow.exchange.outcome import Couplings, Provenance
+from counterflow.exchange.part import plant_of, sufficient_messages
 from counterflow.fits.engine import Traffic
-from counterflow.methods.logs.method import learned_system, network_status
-from counterflow.methods.outcome import Couplings, Provenance
-from counterflow.methods.part import plant_of, sufficient_messages
+from counterflow.learning.network import Network
+from counterflow.learning.network_learning import Learning
+from counterflow.learning.products import Rows
+from counterflow.learning.stream import KEPT, TAIL, Stream, begun, continued
+from counterflow.learning.system import system_of
+from counterflow.learning.ways import later
 from counterflow.plant import Recording
 from counterflow.privacy import Privacy
 from counterflow.protocol import encoded_size

@@ -18,26 +18,26 @@ from counterflow._version import __version__
 from counterflow.arrays import FloatArray, block_diagonal
 from counterflow.caveats import Caveat, distinct
 from counterflow.errors import DataError, OptionError, PrivacyError
-from counterflow.estimation.moments import MomentEstimate
-from counterflow.estimation.optimiser import Quadratic
-from counterflow.estimation.uncertainty import Uncertainty
+from counterflow.exchange.estimators import KalmanEstimator
+from counterflow.exchange.method import ServerState, UnitState
+from counterflow.exchange.moments.log_design import LogFound
+from counterflow.exchange.moments.log_method import MomentLogMethod
+from counterflow.exchange.moments.log_unit import MomentLogUnit
+from counterflow.exchange.moments.method import clipping_of, misfit_of, moments_report, shown
+from counterflow.exchange.moments.private import MECHANISM, SHARES, round_cost
+from counterflow.exchange.moments.server import MomentConfig, MomentLogServer, MomentServer
+from counterflow.exchange.moments.unit import MomentUnit
+from counterflow.exchange.outcome import Couplings, Provenance, Status
+from counterflow.exchange.part import UnitPart
+from counterflow.exchange.privacy import PrivacyReport, Spending, promise
+from counterflow.exchange.reaction import reactions_refused
+from counterflow.exchange.task import LocalTask, UnitData
 from counterflow.fits import engine
 from counterflow.fits.engine import Traffic
 from counterflow.fits.log_updates import refuse_repeated
-from counterflow.methods.estimators import KalmanEstimator
-from counterflow.methods.method import ServerState, UnitState
-from counterflow.methods.moments.log_design import LogFound
-from counterflow.methods.moments.log_method import MomentLogMethod
-from counterflow.methods.moments.log_unit import MomentLogUnit
-from counterflow.methods.moments.method import clipping_of, misfit_of, moments_report, shown
-from counterflow.methods.moments.private import MECHANISM, SHARES, round_cost
-from counterflow.methods.moments.server import MomentConfig, MomentLogServer, MomentServer
-from counterflow.methods.moments.unit import MomentUnit
-from counterflow.methods.outcome import Couplings, Provenance, Status
-from counterflow.methods.part import UnitPart
-from counterflow.methods.privacy import PrivacyReport, Spending, promise
-from counterflow.methods.reaction import reactions_refused
-from counterflow.methods.task import LocalTask, UnitData
+from counterflow.learning.moments import MomentEstimate
+from counterflow.learning.optimiser import Quadratic
+from counterflow.learning.uncertainty import Uncertainty
 from counterflow.plant import LocalModel, Recording, Unit
 from counterflow.privacy import ANY_ROWS, Privacy, Stretch
 from counterflow.protocol import Message, Moments

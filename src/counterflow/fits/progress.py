@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from counterflow import wording
 from counterflow.errors import OptionError
-from counterflow.methods.method import Progress, ServerState
+from counterflow.exchange.method import Progress, ServerState
 
 READ, LEARNED = 0.05, 0.85  # shares of a fit's time by the end of what units do, and of what the server learns, about
 QUIET = 5.0  # seconds between two lines where there is no terminal, and before the first

@@ -10,21 +10,21 @@ import numpy as np
 
 from counterflow.arrays import block_diagonal
 from counterflow.errors import OptionError
-from counterflow.estimation.likelihood import SharedRecord
-from counterflow.estimation.optimiser import maximum_likelihood
-from counterflow.estimation.parameters import Estimate
+from counterflow.exchange.method import Progress
+from counterflow.exchange.outcome import Learned, Provenance, Status
+from counterflow.exchange.part import given_part
+from counterflow.exchange.sensors import readings
+from counterflow.exchange.sufficient.method import SufficientMethod, judged
+from counterflow.exchange.sufficient.options import LikelihoodOptions
+from counterflow.exchange.sufficient.server import record_of
+from counterflow.exchange.task import LocalTask, Task, UnitData
 from counterflow.fits import complete
 from counterflow.fits.engine import Traffic
 from counterflow.fits.fit import Fit
 from counterflow.fits.history import Recorder
-from counterflow.methods.method import Progress
-from counterflow.methods.outcome import Learned, Provenance, Status
-from counterflow.methods.part import given_part
-from counterflow.methods.sensors import readings
-from counterflow.methods.sufficient.method import SufficientMethod, judged
-from counterflow.methods.sufficient.options import LikelihoodOptions
-from counterflow.methods.sufficient.server import record_of
-from counterflow.methods.task import LocalTask, Task, UnitData
+from counterflow.learning.likelihood import SharedRecord
+from counterflow.learning.optimiser import maximum_likelihood
+from counterflow.learning.parameters import Estimate
 from counterflow.plant import LocalModel, Plant
 
 

@@ -24,6 +24,11 @@ from counterflow import records
 from counterflow.arrays import FloatArray, block_diagonal
 from counterflow.control.objects import can_be_stored, named_law
 from counterflow.errors import OptionError, StorageError
+from counterflow.exchange.controllers import supposed_laws
+from counterflow.exchange.estimators import Estimator, KalmanEstimator
+from counterflow.exchange.outcome import Couplings, Provenance, Status
+from counterflow.exchange.part import UnitPart
+from counterflow.exchange.privacy import PrivacyReport, UnitPrivacy
 from counterflow.files import blaming as blaming_place
 from counterflow.files import replace_folder
 from counterflow.fits.content import (
@@ -40,11 +45,6 @@ from counterflow.fits.content import (
 )
 from counterflow.fits.engine import Traffic
 from counterflow.fits.history import History
-from counterflow.methods.controllers import supposed_laws
-from counterflow.methods.estimators import Estimator, KalmanEstimator
-from counterflow.methods.outcome import Couplings, Provenance, Status
-from counterflow.methods.part import UnitPart
-from counterflow.methods.privacy import PrivacyReport, UnitPrivacy
 from counterflow.plant import Plant
 from counterflow.plant.calendar import Calendar
 from counterflow.questions.answering import Server

@@ -9,7 +9,7 @@ import numpy as np
 
 from counterflow import notebook, wording
 from counterflow.caveats import FAILS, VERDICTS, by_weight, verdict_of
-from counterflow.estimation.influence import MATTERS, NORMAL, Edge, strengths
+from counterflow.learning.influence import MATTERS, NORMAL, Edge, strengths
 from counterflow.notebook import Table
 from counterflow.printable import shown
 

@@ -12,18 +12,18 @@ import numpy as np
 from counterflow._version import __version__
 from counterflow.control.learning import Controller
 from counterflow.errors import DataError, ModelError, OptionError
+from counterflow.exchange.controllers import controllers_of
+from counterflow.exchange.estimators import Estimator
+from counterflow.exchange.method import Method, ServerState, UnitState
+from counterflow.exchange.outcome import Provenance
+from counterflow.exchange.privacy import Spending
+from counterflow.exchange.registry import FEDERATED, POOLED, method_of
+from counterflow.exchange.task import LocalTask, Task, UnitData
 from counterflow.fits import complete, engine
 from counterflow.fits.fit import Fit
 from counterflow.fits.history import Recorder
 from counterflow.fits.progress import LEARNED, READ, Watcher, progress_of
 from counterflow.fits.references import centralized, oracle
-from counterflow.methods.controllers import controllers_of
-from counterflow.methods.estimators import Estimator
-from counterflow.methods.method import Method, ServerState, UnitState
-from counterflow.methods.outcome import Provenance
-from counterflow.methods.privacy import Spending
-from counterflow.methods.registry import FEDERATED, POOLED, method_of
-from counterflow.methods.task import LocalTask, Task, UnitData
 from counterflow.plant import LocalModel, Plant, Recording
 from counterflow.plant.units import unknown_name
 from counterflow.privacy import Privacy, Stretch

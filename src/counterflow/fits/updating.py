@@ -10,18 +10,18 @@ import numpy as np
 
 from counterflow._version import __version__
 from counterflow.errors import OptionError, PrivacyError
-from counterflow.estimation.online import Memory, remember, update
-from counterflow.estimation.prior import DROWNED_CODE
+from counterflow.exchange.outcome import Provenance, Status
+from counterflow.exchange.part import sufficient_messages
+from counterflow.exchange.privacy import PrivacyReport, Spending, promise
+from counterflow.exchange.reaction import reactions_refused
+from counterflow.exchange.sufficient.method import sufficient_report
+from counterflow.exchange.sufficient.private import MECHANISM, message_cost
+from counterflow.exchange.sufficient.server import share
 from counterflow.fits.engine import Traffic
 from counterflow.fits.log_updates import followed, refuse_repeated
 from counterflow.fits.moment_updates import window_joined
-from counterflow.methods.outcome import Provenance, Status
-from counterflow.methods.part import sufficient_messages
-from counterflow.methods.privacy import PrivacyReport, Spending, promise
-from counterflow.methods.reaction import reactions_refused
-from counterflow.methods.sufficient.method import sufficient_report
-from counterflow.methods.sufficient.private import MECHANISM, message_cost
-from counterflow.methods.sufficient.server import share
+from counterflow.learning.online import Memory, remember, update
+from counterflow.learning.prior import DROWNED_CODE
 from counterflow.plant import Recording
 from counterflow.privacy import Privacy, Stretch
 from counterflow.protocol import Sufficient, encoded_size

@@ -11,7 +11,7 @@ import numpy as np
 from counterflow.arrays import FloatArray
 from counterflow.errors import DataError
 from counterflow.filtering import kalman_filter
-from counterflow.methods.published.augmented import AugmentedModel, ClientData
+from counterflow.paper.augmented import AugmentedModel, ClientData
 from counterflow.plant import Plant, Recording
 from counterflow.questions.gate import refuse_without_rows
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from counterflow.caveats import distinct, to_text
-from counterflow.methods.sufficient.server import share
+from counterflow.exchange.sufficient.server import share
 from counterflow.protocol import Answer, Ask, Change, Message, Sufficient, decode, encode
 from counterflow.protocol.questions import HELD, REACTING
 from counterflow.questions.gate import refuse_doubtful, refuse_runaway, refuse_without_rows, speaking, units_passed

@@ -16,8 +16,8 @@ import numpy as np
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import DataError, OptionError
+from counterflow.exchange.controllers import supposed_laws, with_laws
 from counterflow.frames import columns_of, has_frame
-from counterflow.methods.controllers import supposed_laws, with_laws
 from counterflow.plant.calendar import Calendar, Moment, Span, as_rows, as_steps
 from counterflow.plant.units import PublicUnit, Unit, unit_named
 from counterflow.protocol.questions import HELD, REACTING
@@ -34,8 +34,8 @@ from counterflow.questions.restoration import AskRestoration, Restoration
 from counterflow.questions.trajectory import Trajectories
 
 if TYPE_CHECKING:
-    from counterflow.methods.outcome import Provenance
-    from counterflow.methods.part import UnitPart
+    from counterflow.exchange.outcome import Provenance
+    from counterflow.exchange.part import UnitPart
     from counterflow.plant import Recording
 
 

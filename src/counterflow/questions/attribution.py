@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     import polars
     from matplotlib.figure import Figure
 
-    from counterflow.methods.part import UnitPart
+    from counterflow.exchange.part import UnitPart
 
 INITIAL, REST = "initial state", "rest"
 NOTHING = 1e-9  # of the largest number beside it: what counts as nothing

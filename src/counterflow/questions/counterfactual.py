@@ -37,7 +37,7 @@ from counterflow.questions.views import LineView, PeakView, View, attributes, ch
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from counterflow.methods.part import UnitPart
+    from counterflow.exchange.part import UnitPart
     from counterflow.questions.plots import Line
 
 

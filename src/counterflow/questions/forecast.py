@@ -31,7 +31,7 @@ from counterflow.questions.views import LineView, View, attributes, channels_jso
 from counterflow.recurrence import linear_recurrence
 
 if TYPE_CHECKING:
-    from counterflow.methods.part import UnitPart
+    from counterflow.exchange.part import UnitPart
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import polars
     from matplotlib.figure import Figure
 
-    from counterflow.methods.part import UnitPart
+    from counterflow.exchange.part import UnitPart
 
 DIRECT = "direct"
 

@@ -30,7 +30,7 @@ from counterflow.questions.reply import About, Described, Reply, Responder
 from counterflow.questions.views import View
 
 if TYPE_CHECKING:
-    from counterflow.methods.part import UnitPart
+    from counterflow.exchange.part import UnitPart
 
 Inputs = Mapping[str, Mapping[str, Any]]  # {unit: {input channel: number or series}}
 Laws = Mapping[str, Mapping[str, Law]]  # {unit: {input channel that a controller moves: its law}}

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from counterflow.arrays import FloatArray, slices
 from counterflow.caveats import Caveat
 from counterflow.errors import DataError, OptionError
-from counterflow.estimation.completion import filled
-from counterflow.estimation.influence import reach
-from counterflow.estimation.information import positions
-from counterflow.estimation.likelihood import SharedRecord
-from counterflow.estimation.ways import Regime, since
 from counterflow.filtering import rts_smoother
+from counterflow.learning.completion import filled
+from counterflow.learning.influence import reach
+from counterflow.learning.information import positions
+from counterflow.learning.likelihood import SharedRecord
+from counterflow.learning.ways import Regime, since
 from counterflow.plant.operating_point import OperatingPoint
 from counterflow.plant.units import PublicUnit, unit_named
 from counterflow.protocol import Answer, Ask
@@ -27,8 +27,8 @@ from counterflow.questions.parts import RECORDED, part_of
 from counterflow.questions.sensitivity import Memory, Spread
 
 if TYPE_CHECKING:
-    from counterflow.estimation.network import Network
-    from counterflow.methods.outcome import Couplings
+    from counterflow.exchange.outcome import Couplings
+    from counterflow.learning.network import Network
 
 NEAR = 300  # rows before and after them that are looked at
 GUESSES = 12  # draws of what a network has not seen

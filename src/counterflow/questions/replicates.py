@@ -24,7 +24,7 @@ from counterflow.protocol.questions import HELD, REACTING
 from counterflow.questions.parts import REACTIONS, REPLICATES
 
 if TYPE_CHECKING:
-    from counterflow.methods.part import UnitPart
+    from counterflow.exchange.part import UnitPart
     from counterflow.questions.plots import Line
 
 REACTING_CODE, HELD_CODE, SWITCH_CODE = "controllers-reacting", "controllers-held", "controllers-switch"

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import polars
     from matplotlib.figure import Figure
 
-    from counterflow.methods.part import UnitPart
+    from counterflow.exchange.part import UnitPart
 
 TRIALS = 6  # of a restoration by a fit from logs, each of which asks what the change would do
 IDLE = 0.2  # of what a target does by its controller: one that does less once a plan moves that input has no use in it

@@ -27,7 +27,7 @@ from counterflow.protocol import Reaction, Trial
 
 if TYPE_CHECKING:
     from counterflow.control.laws import Law
-    from counterflow.estimation.network import Network
+    from counterflow.learning.network import Network
     from counterflow.questions.knowledge import Knowledge
 
 STRETCHES = (96, 24, 6)  # rows that are settled together; where that fails, fewer

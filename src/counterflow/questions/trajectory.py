@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import polars
     from matplotlib.figure import Figure
 
-    from counterflow.methods.part import UnitPart
+    from counterflow.exchange.part import UnitPart
     from counterflow.plant.calendar import Moment
     from counterflow.questions.plots import Line
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pandas
     import polars
 
-    from counterflow.methods.part import UnitPart
+    from counterflow.exchange.part import UnitPart
     from counterflow.plant.calendar import Moment
 
 DRAWS = 2000  # of all rows at once, for extremes

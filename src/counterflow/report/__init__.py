@@ -4,7 +4,7 @@
 composed by other means as well; ``render`` turns it into a page and ``write`` puts it in its place.
 """
 
-from counterflow.fits.checks import Check
+from counterflow.checks import Check
 from counterflow.questions.aggregate import AskAggregate
 from counterflow.questions.attribution import AskAttribution
 from counterflow.questions.counterfactual import AskCounterfactual

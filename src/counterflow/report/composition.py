@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from counterflow import wording
+from counterflow.checks import check
 from counterflow.errors import OptionError, UnidentifiedError, UnstableError
-from counterflow.fits.checks import check
+from counterflow.exchange.sensors import what
 from counterflow.identification.sensors import judged
-from counterflow.methods.sensors import what
 from counterflow.questions.question import Request
 from counterflow.questions.registry import QUESTIONS
 from counterflow.report.content import (
@@ -34,8 +34,8 @@ from counterflow.report.content import (
 from counterflow.report.page import write
 
 if TYPE_CHECKING:
-    from counterflow.estimation.influence import InfluenceGraph
     from counterflow.fits.fit import Fit
+    from counterflow.learning.influence import InfluenceGraph
     from counterflow.plant import Recording
 
 

@@ -20,12 +20,12 @@ from counterflow.questions.reply import Reply
 from counterflow.questions.restoration import Restoration
 
 if TYPE_CHECKING:
-    from counterflow.estimation.influence import InfluenceGraph
-    from counterflow.fits.checks import Check
+    from counterflow.checks import Check
+    from counterflow.exchange.privacy import PrivacyReport
     from counterflow.fits.engine import Traffic
     from counterflow.fits.fit import Fit
     from counterflow.fits.history import History
-    from counterflow.methods.privacy import PrivacyReport
+    from counterflow.learning.influence import InfluenceGraph
     from counterflow.plant import Channel, Unit
 
 

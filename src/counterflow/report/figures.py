@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from counterflow.arrays import FloatArray
+from counterflow.checks.kinds import KINDS, Verdict
 from counterflow.errors import OptionError
-from counterflow.fits.checks.kinds import KINDS, Verdict
 from counterflow.questions.plots import Rows, literal, short_dates
 from counterflow.questions.views import channel_label
 from counterflow.report.content import Clock, Remedy, Shares, Training, WhatIf, World
 from counterflow.report.templates import Svg, inline
 
 if TYPE_CHECKING:
-    from counterflow.fits.checks.verdicts import Check
+    from counterflow.checks.verdicts import Check
 
 
 TEXT, GRID, TRUTH, SHADE, FACT = "#123401", "#123402", "#123403", "#123404", "#123405"
@@ -237,7 +237,7 @@ def training_curves(trainings: Sequence[Training], names: Sequence[str], prefix:
 
 def check_panel(name: str, checks: Sequence[Check], prefix: str) -> Svg | None:
     """The picture of one kind of check; None where it has none."""
-    from counterflow.fits.checks.figures import drawn, panel
+    from counterflow.checks.figures import drawn, panel
 
     if not any(drawn(check) for check in checks):
         return None

@@ -11,7 +11,7 @@ from counterflow.report.templates import Svg, render, sentence
 from counterflow.wording import listed
 
 if TYPE_CHECKING:
-    from counterflow.estimation.influence import Edge, InfluenceGraph
+    from counterflow.learning.influence import Edge, InfluenceGraph
 
 DIRECT, THROUGH, UNDETERMINED, NONE = "direct", "through others", "not determined", "none found"
 RULED_OUT = "ruled out"  # beforehand, by who knows the plant

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from counterflow.caveats import CAUTION, CLEAR, VERDICTS, Caveat, Verdict, verdict_of, weighing
+from counterflow.checks.kinds import KINDS, ORDER
+from counterflow.checks.verdicts import Check, Checks
 from counterflow.files import write_whole
-from counterflow.fits.checks.kinds import KINDS, ORDER
-from counterflow.fits.checks.verdicts import Check, Checks
 from counterflow.questions.views import channel_label
 from counterflow.report import figures, graph, templates
 from counterflow.report.content import Plain, Refusal, Remedy, Report, Shares, WhatIf, World, plain, rounded, singular
@@ -20,7 +20,7 @@ from counterflow.report.templates import Svg
 from counterflow.wording import quantity
 
 if TYPE_CHECKING:
-    from counterflow.estimation.influence import InfluenceGraph
+    from counterflow.learning.influence import InfluenceGraph
     from counterflow.plant import Channel
 
 MOST_NOTES = 3  # under a question, before they are folded away

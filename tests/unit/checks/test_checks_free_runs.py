@@ -9,8 +9,8 @@ import pytest
 from tolerances import LONG
 
 import counterflow as cf
+from counterflow.checks import check, free_run
 from counterflow.filtering import kalman_filter
-from counterflow.fits.checks import check, free_run
 
 PLANT = cf.random_plant(["boiler", "turbine"], outputs=3, rng=1)
 RECORDING = PLANT.simulate(1500, rng=2)

@@ -8,9 +8,9 @@ from check_plants import joined, material_of
 from tolerances import EXACT, LONG, STANDARD_ERRORS
 
 import counterflow as cf
-from counterflow.fits.checks import innovations as innovations
-from counterflow.fits.checks.innovations import drift, drift_checks, size_checks, white_checks, whiteness
-from counterflow.fits.checks.material import Innovations
+from counterflow.checks import innovations as innovations
+from counterflow.checks.innovations import drift, drift_checks, size_checks, white_checks, whiteness
+from counterflow.checks.material import Innovations
 from counterflow.plant.simulation import simulate
 
 PLANT = cf.random_plant(["boiler", "turbine"], outputs=3, rng=1)

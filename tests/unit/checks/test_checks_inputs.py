@@ -21,9 +21,9 @@ from check_plants import (
 from tolerances import STANDARD_ERRORS
 
 import counterflow as cf
-from counterflow.fits.checks import inputs
-from counterflow.fits.checks.inputs import Feedbacks, excitation_checks, feedback_checks
-from counterflow.fits.checks.material import Material
+from counterflow.checks import inputs
+from counterflow.checks.inputs import Feedbacks, excitation_checks, feedback_checks
+from counterflow.checks.material import Material
 from counterflow.plant import excitation
 
 PLANT = cf.random_plant(["boiler", "turbine"], inputs=1, outputs=3, rng=1)

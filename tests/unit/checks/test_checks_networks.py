@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 
 import counterflow as cf
-from counterflow.fits.checks import Check
+from counterflow.checks import Check
 
 UNITS = tuple(
     cf.Unit(name, inputs=[f"{name}.in"], outputs=[f"{name}.level", f"{name}.flow"]) for name in ("upper", "lower")

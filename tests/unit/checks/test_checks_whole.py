@@ -12,8 +12,8 @@ import pytest
 from check_plants import closed_loop, proportional, tank_plant
 
 import counterflow as cf
-from counterflow.fits.checks import Check, Checks, check
-from counterflow.fits.checks.kinds import KINDS, SOMETIMES
+from counterflow.checks import Check, Checks, check
+from counterflow.checks.kinds import KINDS, SOMETIMES
 
 PLANT = cf.random_plant(["boiler", "turbine"], outputs=3, rng=1)
 RECORDING = PLANT.simulate(1500, rng=2)

@@ -8,7 +8,7 @@ from scipy.signal import lfilter
 
 import counterflow as cf
 from counterflow.control.learning import found_loops, learned_loop
-from counterflow.methods.controllers import controllers_of
+from counterflow.exchange.controllers import controllers_of
 
 ROWS, GAIN, TIME = 2000, 0.8, 12.0
 

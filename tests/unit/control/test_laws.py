@@ -19,7 +19,7 @@ from counterflow.control.learning import (
 )
 from counterflow.control.relays import explaining
 from counterflow.errors import ModelError
-from counterflow.methods.controllers import _run, controller_caveats, controllers_of
+from counterflow.exchange.controllers import _run, controller_caveats, controllers_of
 
 RNG = 7
 

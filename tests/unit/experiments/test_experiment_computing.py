@@ -7,9 +7,9 @@ import pytest
 from tolerances import EXACT, ITERATIVE, LONG
 
 import counterflow as cf
-from counterflow import experiments
-from counterflow.experiments import scalability, transfer_function, two_units, validation
-from counterflow.experiments.experiment import Outcome, Task
+from counterflow.paper import experiments
+from counterflow.paper.experiments import scalability, transfer_function, two_units, validation
+from counterflow.paper.experiments.experiment import Outcome, Task
 
 TINY = {"plant": 0, "steps": 200, "xi": 3.0, "rho": 6.0, "rounds": 12, "warm_rounds": 4, "run": 1}
 

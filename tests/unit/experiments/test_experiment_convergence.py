@@ -10,10 +10,10 @@ from experiment_panels import drawn
 from tolerances import LONG
 
 import counterflow as cf
-from counterflow.experiments import convergence
-from counterflow.experiments.convergence import EXPERIMENT, WEIGHTS
-from counterflow.experiments.effects import recorded
-from counterflow.experiments.experiment import Outcome, Request, Task
+from counterflow.paper.experiments import convergence
+from counterflow.paper.experiments.convergence import EXPERIMENT, WEIGHTS
+from counterflow.paper.experiments.effects import recorded
+from counterflow.paper.experiments.experiment import Outcome, Request, Task
 
 
 def test_the_theorem_s_two_sides_are_those_of_its_definition() -> None:

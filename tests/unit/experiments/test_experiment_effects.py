@@ -7,8 +7,8 @@ import pytest
 from tolerances import EXACT, ITERATIVE, LONG
 
 import counterflow as cf
-from counterflow.experiments import methods
-from counterflow.experiments.effects import (
+from counterflow.paper.experiments import methods
+from counterflow.paper.experiments.effects import (
     cosine,
     coupling_error,
     effect_error,

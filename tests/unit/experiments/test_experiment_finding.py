@@ -10,12 +10,12 @@ from experiment_panels import drawn
 from tolerances import EXACT
 
 import counterflow as cf
-from counterflow.experiments import conditions, figures, finding, region, repair
-from counterflow.experiments.effects import coupling_error, effect_error, recorded, responses
-from counterflow.experiments.experiment import Claim, Outcome, Request, Task
-from counterflow.experiments.finding import EXPERIMENT
-from counterflow.experiments.methods import METHODS, without_gains
-from counterflow.experiments.wording import (
+from counterflow.paper.experiments import conditions, figures, finding, region, repair
+from counterflow.paper.experiments.effects import coupling_error, effect_error, recorded, responses
+from counterflow.paper.experiments.experiment import Claim, Outcome, Request, Task
+from counterflow.paper.experiments.finding import EXPERIMENT
+from counterflow.paper.experiments.methods import METHODS, without_gains
+from counterflow.paper.experiments.wording import (
     NEW_DATA,
     PERSISTENT_INPUTS,
     SHORT_OF_ORACLE,

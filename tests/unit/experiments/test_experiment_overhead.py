@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from experiment_panels import drawn
 
-from counterflow.experiments import overhead
-from counterflow.experiments.experiment import Claim, Outcome, Request, Task
-from counterflow.experiments.overhead import AXES, BASE, EXPERIMENT
 from counterflow.fits.training import fit
-from counterflow.methods.published import couplings
-from counterflow.methods.published.augmented import AugmentedModel
+from counterflow.paper import couplings
+from counterflow.paper.augmented import AugmentedModel
+from counterflow.paper.experiments import overhead
+from counterflow.paper.experiments.experiment import Claim, Outcome, Request, Task
+from counterflow.paper.experiments.overhead import AXES, BASE, EXPERIMENT
 from counterflow.plant import random_plant
 
 

@@ -12,9 +12,9 @@ from experiment_panels import drawn
 import counterflow as cf
 from counterflow.data.stand_ins import MARK, write_stand_in
 from counterflow.errors import DataError
-from counterflow.experiments import figures, real_plants
-from counterflow.experiments.experiment import Outcome, Request, Task
-from counterflow.experiments.real_plants import EXPERIMENT, STAND_IN, data_files
+from counterflow.paper.experiments import figures, real_plants
+from counterflow.paper.experiments.experiment import Outcome, Request, Task
+from counterflow.paper.experiments.real_plants import EXPERIMENT, STAND_IN, data_files
 
 
 def tiny(dataset: str, **changes: Any) -> Task:

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from counterflow.experiments import figures as drawing
-from counterflow.experiments import page as report_page
-from counterflow.experiments.experiment import VERDICTS, Claim, Experiment, Outcome, Outcomes, Task, Verdict
-from counterflow.experiments.figures import Drawing, Panel
+from counterflow.paper.experiments import figures as drawing
+from counterflow.paper.experiments import page as report_page
+from counterflow.paper.experiments.experiment import VERDICTS, Claim, Experiment, Outcome, Outcomes, Task, Verdict
+from counterflow.paper.experiments.figures import Drawing, Panel
 
 CLAIMS = tuple(
     Claim(f"subject {k} <b>", f"paper {k} | bar", f"ours {k} & more", verdict, f"Rule: {k} > 1.")

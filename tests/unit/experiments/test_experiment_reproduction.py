@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from counterflow import experiments
 from counterflow.errors import StorageError
-from counterflow.experiments import page, reproduction
-from counterflow.experiments.experiment import Claim, Experiment, Outcome, Request, Task
-from counterflow.experiments.store import Store
+from counterflow.paper import experiments
+from counterflow.paper.experiments import page, reproduction
+from counterflow.paper.experiments.experiment import Claim, Experiment, Outcome, Request, Task
+from counterflow.paper.experiments.store import Store
 
 NAMES = ("first", "second", "third")
 

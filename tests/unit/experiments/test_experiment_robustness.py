@@ -10,11 +10,11 @@ from experiment_panels import drawn
 from tolerances import EXACT, LONG
 
 import counterflow as cf
-from counterflow.experiments import faults, figures, robustness
-from counterflow.experiments.effects import effect_error, recorded, responses
-from counterflow.experiments.experiment import Outcome, Request, Task
-from counterflow.experiments.faults import case, fresh
-from counterflow.experiments.robustness import EXPERIMENT, FAULTS, METHODS, TITLES, WEIGHTS, judged, retained
+from counterflow.paper.experiments import faults, figures, robustness
+from counterflow.paper.experiments.effects import effect_error, recorded, responses
+from counterflow.paper.experiments.experiment import Outcome, Request, Task
+from counterflow.paper.experiments.faults import case, fresh
+from counterflow.paper.experiments.robustness import EXPERIMENT, FAULTS, METHODS, TITLES, WEIGHTS, judged, retained
 
 PLANT = cf.random_plant(units=2, rng=0)
 

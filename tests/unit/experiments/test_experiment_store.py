@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from counterflow import experiments
 from counterflow.errors import OptionError, StorageError, UnknownNameError
-from counterflow.experiments import runner
-from counterflow.experiments.experiment import Experiment, Outcome, Task
-from counterflow.experiments.store import Store
+from counterflow.paper import experiments
+from counterflow.paper.experiments import runner
+from counterflow.paper.experiments.experiment import Experiment, Outcome, Task
+from counterflow.paper.experiments.store import Store
 
 VALUES = {"loss": 0.1 + 0.2, "series": np.array([1.0, np.nan, 1e-300]), "one": np.array([2.0]), "label": "stand-in"}
 TASK = Task("synthetic", {"seed": 3, "weights": [0.1, 10.0]})

@@ -10,11 +10,11 @@ import pytest
 from experiment_panels import drawn
 
 import counterflow as cf
-from counterflow import experiments
-from counterflow.experiments import disentanglement, lagrangian, scalability, synthetic, two_units
-from counterflow.experiments import page as report_page
-from counterflow.experiments.experiment import VERDICTS, Claim, Outcome, Task
-from counterflow.experiments.verdicts import (
+from counterflow.paper import experiments
+from counterflow.paper.experiments import disentanglement, lagrangian, scalability, synthetic, two_units
+from counterflow.paper.experiments import page as report_page
+from counterflow.paper.experiments.experiment import VERDICTS, Claim, Outcome, Task
+from counterflow.paper.experiments.verdicts import (
     above,
     below,
     beyond_control,
@@ -26,7 +26,7 @@ from counterflow.experiments.verdicts import (
     rarely,
     within,
 )
-from counterflow.experiments.wording import NEW_DATA, SHORT_OF_ORACLE, STATE_COUPLINGS, WHITE_INPUTS, said
+from counterflow.paper.experiments.wording import NEW_DATA, SHORT_OF_ORACLE, STATE_COUPLINGS, WHITE_INPUTS, said
 
 PLANT = two_units.plant_of(0)
 ROUNDS = np.array([1.0, 10.0, 50.0, 100.0])

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import counterflow as cf
-from counterflow import experiments
 from counterflow.data.swat import prepare_swat
-from counterflow.experiments import real_plants, scalability, two_units
-from counterflow.experiments.experiment import Request, Task
+from counterflow.paper import experiments
+from counterflow.paper.experiments import real_plants, scalability, two_units
+from counterflow.paper.experiments.experiment import Request, Task
 from counterflow.randomness import stream
 
 # the paper's section 9.2: "only those variables with a Pearson correlation greater than 0.3 with other clients"

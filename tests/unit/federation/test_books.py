@@ -13,13 +13,13 @@ from typer.testing import CliRunner
 import counterflow as cf
 from counterflow.cli import app
 from counterflow.errors import CounterflowError, OptionError, PrivacyError, StorageError
+from counterflow.exchange.sufficient.private import privatised
+from counterflow.exchange.sufficient.unit import sufficient_message
 from counterflow.federation import Audit, Job
 from counterflow.federation.audit import FILE
 from counterflow.federation.reconciliation import compare
 from counterflow.federation.sites import backup as backups
 from counterflow.federation.sites.plant_folder import PlantFolder, default_policy
-from counterflow.methods.sufficient.private import privatised
-from counterflow.methods.sufficient.unit import sufficient_message
 from counterflow.privacy import Ledger
 from counterflow.protocol import encode
 

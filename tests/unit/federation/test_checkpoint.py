@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from counterflow.errors import StorageError
+from counterflow.exchange.logs.server import LogConfig, LogServer
+from counterflow.exchange.sufficient.server import SufficientConfig, SufficientServer
 from counterflow.federation import checkpoint
-from counterflow.methods.logs.server import LogConfig, LogServer
-from counterflow.methods.sufficient.server import SufficientConfig, SufficientServer
 from counterflow.protocol import Sufficient
 
 ONE = np.ones((1, 1))

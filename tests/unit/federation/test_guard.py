@@ -20,14 +20,14 @@ from hypothesis import strategies as st
 import counterflow as cf
 from counterflow import protocol
 from counterflow.errors import CounterflowError, PrivacyError, ProtocolError, StorageError
+from counterflow.exchange.method import unit_step
+from counterflow.exchange.registry import method_of
+from counterflow.exchange.sufficient.private import privatised
+from counterflow.exchange.sufficient.unit import sufficient_message
 from counterflow.federation import Audit, CoordinatorSession, Description, Guard, Job, Policy, UnitData
 from counterflow.federation.audit import FILE
 from counterflow.federation.guard import MOST_REFUSALS
 from counterflow.federation.reconciliation import compare, reconcile
-from counterflow.methods.method import unit_step
-from counterflow.methods.registry import method_of
-from counterflow.methods.sufficient.private import privatised
-from counterflow.methods.sufficient.unit import sufficient_message
 from counterflow.privacy import Ledger, gaussian_epsilon, ledger_path, total_epsilon
 from counterflow.protocol import Ask, Terms, decode, encode
 

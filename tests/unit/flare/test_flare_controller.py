@@ -20,6 +20,7 @@ from nvflare.apis.fl_constant import ReservedTopic, ReturnCode
 from nvflare.apis.shareable import ReservedHeaderKey, Shareable, make_reply
 from nvflare.apis.signal import Signal
 
+from counterflow.exchange.task import UnitData
 from counterflow.federation import Job, Policy
 from counterflow.federation.flare import controller, envelope, jobs
 from counterflow.federation.flare.controller import CoordinatorController
@@ -27,7 +28,6 @@ from counterflow.federation.flare.push import REFUSAL
 from counterflow.federation.loopback import Federation
 from counterflow.federation.refusal import Refusal
 from counterflow.federation.sites.site import CoordinatorSite
-from counterflow.methods.task import UnitData
 
 PLANT = cf.random_plant(units=["boiler", "turbine"], outputs=3, rng=1)
 RECORDING = PLANT.simulate(60, rng=2)

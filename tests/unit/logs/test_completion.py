@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import counterflow as cf
-from counterflow.estimation.augmentation import believed, completed, decays_of
-from counterflow.estimation.completion import WEAK, Gaps, drawn, filled
-from counterflow.estimation.network_learning import learn
-from counterflow.estimation.products import Rows, products_of
+from counterflow.learning.augmentation import believed, completed, decays_of
+from counterflow.learning.completion import WEAK, Gaps, drawn, filled
+from counterflow.learning.network_learning import learn
+from counterflow.learning.products import Rows, products_of
 
 SPANS = np.array([(1, 1), (2, 2), (3, 5)])
 NOISE = np.array([[0.3, 0.1], [0.1, 0.2]])
@@ -22,7 +22,7 @@ T, R = 40, 2
 @pytest.fixture
 def problem(monkeypatch):
     """Numbers of two channels with one input, some of them missing, some known in part."""
-    monkeypatch.setattr("counterflow.estimation.completion.CLOSE", 1e-10)
+    monkeypatch.setattr("counterflow.learning.completion.CLOSE", 1e-10)
     rng = np.random.default_rng(0)
     linear = 0.15 * rng.standard_normal((3, 3, R))
     linear[0, :R] += 0.5 * np.eye(R)

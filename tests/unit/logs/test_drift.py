@@ -7,10 +7,10 @@ import pytest
 from tolerances import LONG
 
 import counterflow as cf
-from counterflow.estimation import drift
-from counterflow.estimation.drift import drift_of, faded, memory_gains, ramp, slope_gain
-from counterflow.estimation.regimes import COST, RIDGE
-from counterflow.estimation.ways import with_slopes
+from counterflow.learning import drift
+from counterflow.learning.drift import drift_of, faded, memory_gains, ramp, slope_gain
+from counterflow.learning.regimes import COST, RIDGE
+from counterflow.learning.ways import with_slopes
 
 
 def by_block(x, y, blocks=20):

@@ -10,9 +10,9 @@ import pytest
 from tolerances import EXACT, ITERATIVE, LONG
 
 import counterflow as cf
-from counterflow.estimation.network_learning import learn
-from counterflow.estimation.products import Rows
-from counterflow.methods.logs.unit import Reading
+from counterflow.exchange.logs.unit import Reading
+from counterflow.learning.network_learning import learn
+from counterflow.learning.products import Rows
 from counterflow.protocol import Finished, Identified, Reduced, Request
 
 

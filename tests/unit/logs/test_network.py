@@ -9,8 +9,8 @@ import pytest
 from tolerances import EXACT, ITERATIVE, LONG
 
 import counterflow as cf
-from counterflow.estimation.network import RECENT, SPANS, Network, damping, growth
-from counterflow.estimation.realisation import realised
+from counterflow.learning.network import RECENT, SPANS, Network, damping, growth
+from counterflow.learning.realisation import realised
 
 NAMES, NUMBERS, INPUTS = ("a", "b", "c"), (2, 1, 2), (1, 0, 2)
 R, M = sum(NUMBERS), sum(NUMBERS) + sum(INPUTS)

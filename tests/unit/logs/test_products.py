@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from tolerances import LONG
 
-from counterflow.estimation import products as module
-from counterflow.estimation.network_learning import REPLICATES, block_weights
-from counterflow.estimation.products import MOST_BLOCKS, Products, Rows, block_length, products_of
+from counterflow.learning import products as module
+from counterflow.learning.network_learning import REPLICATES, block_weights
+from counterflow.learning.products import MOST_BLOCKS, Products, Rows, block_length, products_of
 
 
 def record(rows: int, seed: int = 0, drift: float = 0.0) -> Rows:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from counterflow.estimation import regimes
-from counterflow.estimation.regimes import (
+from counterflow.learning import regimes
+from counterflow.learning.regimes import (
     CLEAR,
     COST,
     MOST_DIFFERENCES,

@@ -11,13 +11,13 @@ from tolerances import ITERATIVE, LONG
 
 import counterflow as cf
 from counterflow.console.opening import open_model
-from counterflow.estimation import stream as streams
-from counterflow.estimation.completion import filled
-from counterflow.estimation.network_learning import block_weights, learn, refreshed
-from counterflow.estimation.products import Products, Rows, block_length
-from counterflow.estimation.regression import ENOUGH
 from counterflow.fits import log_updates
 from counterflow.identification.sparse import refined_weights
+from counterflow.learning import stream as streams
+from counterflow.learning.completion import filled
+from counterflow.learning.network_learning import block_weights, learn, refreshed
+from counterflow.learning.products import Products, Rows, block_length
+from counterflow.learning.regression import ENOUGH
 from counterflow.report import AskCounterfactual, AskEffect, write_report
 
 PLANT = cf.random_plant(units=["a", "b"], states=1, outputs=1, inputs=1, topology="chain", rng=3)

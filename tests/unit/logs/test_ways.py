@@ -10,12 +10,12 @@ import pytest
 from tolerances import LONG
 
 import counterflow as cf
-from counterflow.estimation.changes import changes_of
-from counterflow.estimation.network_learning import learn
-from counterflow.estimation.products import Rows, products_of
-from counterflow.estimation.regimes import Change
-from counterflow.estimation.ways import PASSING, Regime, Ways, centred, later, level_of, with_differences
-from counterflow.methods.part import sufficient_messages
+from counterflow.exchange.part import sufficient_messages
+from counterflow.learning.changes import changes_of
+from counterflow.learning.network_learning import learn
+from counterflow.learning.products import Rows, products_of
+from counterflow.learning.regimes import Change
+from counterflow.learning.ways import PASSING, Regime, Ways, centred, later, level_of, with_differences
 
 NAMES = ("a", "b", "c")
 NONE = np.zeros(3)

@@ -11,8 +11,8 @@ import pytest
 from instruments import with_limits
 
 import counterflow as cf
-from counterflow.estimation.log_moments import LogMoments, fitted, packed_covariance
-from counterflow.methods.moments.private import SHARES
+from counterflow.exchange.moments.private import SHARES
+from counterflow.learning.log_moments import LogMoments, fitted, packed_covariance
 from counterflow.privacy import Ledger, ledger_path
 
 PLANT = cf.random_plant(units=["boiler", "turbine"], outputs=3, rng=2)

@@ -9,9 +9,9 @@ import pytest
 from tolerances import STANDARD_ERRORS
 
 import counterflow as cf
-from counterflow.estimation.bank import basis_of, correlations, laguerre_bank, memory_of, pole_bank, responses
-from counterflow.methods.moments.design import Design
-from counterflow.methods.moments.unit import MomentUnit
+from counterflow.exchange.moments.design import Design
+from counterflow.exchange.moments.unit import MomentUnit
+from counterflow.learning.bank import basis_of, correlations, laguerre_bank, memory_of, pole_bank, responses
 from counterflow.plant import excitation
 from counterflow.protocol import Basis, Request
 

@@ -10,9 +10,9 @@ from instruments import with_limits
 
 import counterflow as cf
 from counterflow.cli.privacy_plan import Task, expected_errors_of_logs
-from counterflow.estimation.log_moments import _scale
-from counterflow.estimation.moments import shortfall
-from counterflow.methods.moments.private import COUNTED, SHARES, released
+from counterflow.exchange.moments.private import COUNTED, SHARES, released
+from counterflow.learning.log_moments import _scale
+from counterflow.learning.moments import shortfall
 from counterflow.plant import excitation
 from counterflow.protocol import Moments
 from counterflow.report import write_report

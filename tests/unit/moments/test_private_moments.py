@@ -11,9 +11,9 @@ from instruments import with_limits
 from tolerances import STANDARD_ERRORS
 
 import counterflow as cf
+from counterflow.exchange.moments.private import SHARES, needed_noise, reach_of, released, round_cost
 from counterflow.federation import Job, Policy, fit_over_sessions
 from counterflow.fits.leakage import Transcript
-from counterflow.methods.moments.private import SHARES, needed_noise, reach_of, released, round_cost
 from counterflow.privacy import Ledger, gaussian_epsilon, ledger_path, total_epsilon
 from counterflow.privacy.leakage import leakage
 

@@ -16,9 +16,9 @@ from published_replay import attack
 from scipy import stats
 
 import counterflow as cf
+from counterflow.exchange.sufficient import private
 from counterflow.filtering import compress
 from counterflow.fits.leakage import Transcript
-from counterflow.methods.sufficient import private
 from counterflow.privacy import Cost, gaussian_delta, gaussian_mu, gaussian_release, total_epsilon
 from counterflow.privacy.leakage import leakage
 

@@ -9,13 +9,13 @@ import pytest
 from tolerances import LONG
 
 import counterflow as cf
-from counterflow.methods.estimators import KalmanEstimator
-from counterflow.methods.method import server_step, unit_step
-from counterflow.methods.published.augmented import AugmentedModel, ClientData
-from counterflow.methods.published.contraction import LAGS, STARTS, estimator_responses, signal_bound
-from counterflow.methods.published.couplings import Evidence, gradient_sensitivities
-from counterflow.methods.published.server import GradientNoise, Phase, ServerConfig, TrainingServer
-from counterflow.methods.published.unit import MessageNoise, TrainingUnit
+from counterflow.exchange.estimators import KalmanEstimator
+from counterflow.exchange.method import server_step, unit_step
+from counterflow.paper.augmented import AugmentedModel, ClientData
+from counterflow.paper.contraction import LAGS, STARTS, estimator_responses, signal_bound
+from counterflow.paper.couplings import Evidence, gradient_sensitivities
+from counterflow.paper.server import GradientNoise, Phase, ServerConfig, TrainingServer
+from counterflow.paper.unit import MessageNoise, TrainingUnit
 from counterflow.privacy import Source
 
 SLACK = 1 + LONG

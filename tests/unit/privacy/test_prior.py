@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import counterflow as cf
-from counterflow.estimation.optimiser import maximum_likelihood
-from counterflow.estimation.parameters import Parameters
-from counterflow.estimation.prior import STRENGTH, faint_couplings, weak_prior
-from counterflow.estimation.uncertainty import uncertainty
-from counterflow.methods.sufficient.server import share
-from counterflow.methods.sufficient.unit import sufficient_message
+from counterflow.exchange.sufficient.server import share
+from counterflow.exchange.sufficient.unit import sufficient_message
+from counterflow.learning.optimiser import maximum_likelihood
+from counterflow.learning.parameters import Parameters
+from counterflow.learning.prior import STRENGTH, faint_couplings, weak_prior
+from counterflow.learning.uncertainty import uncertainty
 
 by_rows = partial(cf.Privacy, release="rows")  # what these tests are about
 

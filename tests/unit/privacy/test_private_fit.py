@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import counterflow as cf
-from counterflow.estimation.foresight import nothing
-from counterflow.methods.sufficient.private import (
+from counterflow.exchange.sufficient.private import (
     SHARE,
     clipped_rows,
     foreseen,
@@ -20,7 +19,8 @@ from counterflow.methods.sufficient.private import (
     private_radius,
     privatised,
 )
-from counterflow.methods.sufficient.unit import sufficient_message
+from counterflow.exchange.sufficient.unit import sufficient_message
+from counterflow.learning.foresight import nothing
 from counterflow.privacy import Cost, gaussian_epsilon, total_epsilon
 from counterflow.protocol import Sufficient
 

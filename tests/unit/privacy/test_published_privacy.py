@@ -10,15 +10,15 @@ from scipy.linalg import solve_discrete_are
 from tolerances import ITERATES, LONG, STANDARD_ERRORS
 
 import counterflow as cf
+from counterflow.exchange.estimators import Estimates, KalmanEstimator
+from counterflow.exchange.method import server_step
 from counterflow.fits import engine
-from counterflow.methods.estimators import Estimates, KalmanEstimator
-from counterflow.methods.method import server_step
-from counterflow.methods.published import server as server_published
-from counterflow.methods.published import unit as published
-from counterflow.methods.published.augmented import AugmentedModel, ClientData
-from counterflow.methods.published.contraction import estimator_responses
-from counterflow.methods.published.server import GradientNoise, Phase, ServerConfig, TrainingServer
-from counterflow.methods.published.unit import MessageNoise, TrainingUnit
+from counterflow.paper import server as server_published
+from counterflow.paper import unit as published
+from counterflow.paper.augmented import AugmentedModel, ClientData
+from counterflow.paper.contraction import estimator_responses
+from counterflow.paper.server import GradientNoise, Phase, ServerConfig, TrainingServer
+from counterflow.paper.unit import MessageNoise, TrainingUnit
 from counterflow.plant.excitation import autoregressive
 from counterflow.privacy import Ledger, Source, classical_multiplier, gaussian_delta, gaussian_release, ledger_path
 from counterflow.protocol import Finished, PerturbedStates, Plan, StateGradients, decode, encode
@@ -53,7 +53,7 @@ def conversation(recording, models, method="penalty", **options):
 @pytest.fixture
 def noiseless(monkeypatch):
     """The private protocol with noise of zero: everything but the noise."""
-    monkeypatch.setattr("counterflow.methods.published.method.classical_multiplier", lambda epsilon, delta: 0.0)
+    monkeypatch.setattr("counterflow.paper.method.classical_multiplier", lambda epsilon, delta: 0.0)
 
 
 def close(found, wanted, tolerance=ITERATES):
@@ -206,7 +206,7 @@ def test_less_noise_comes_nearer_to_the_training_without(monkeypatch):
     open_ = cf.fit(recording, plant.locals(), method="penalty", solver="gradient", rounds=5, compress=False)
     gaps = []
     for multiplier in (1e-1, 1e-2, 1e-3, 1e-4):
-        monkeypatch.setattr("counterflow.methods.published.method.classical_multiplier", lambda e, d, m=multiplier: m)
+        monkeypatch.setattr("counterflow.paper.method.classical_multiplier", lambda e, d, m=multiplier: m)
         found = cf.fit(recording, plant.locals(), method="penalty", rounds=5, privacy=privacy(clip=100.0))
         gaps.append(np.linalg.norm(found.plant.A - open_.plant.A) / np.linalg.norm(open_.plant.A))
     assert gaps == sorted(gaps, reverse=True)
@@ -219,7 +219,7 @@ def test_noise_has_the_deviation_of_the_formula_on_both_channels(monkeypatch):
     options = dict(rounds=1, xi=2.0, privacy=privacy(epsilon=1.0))
     _, noisy = conversation(recording, models, **options)
     with monkeypatch.context() as patched:
-        patched.setattr("counterflow.methods.published.method.classical_multiplier", lambda epsilon, delta: 0.0)
+        patched.setattr("counterflow.paper.method.classical_multiplier", lambda epsilon, delta: 0.0)
         _, plain = conversation(recording, models, **options)
     factor = classical_multiplier(0.5, 0.5e-3)
     sent = {m.unit: m for m, _ in noisy if isinstance(m, PerturbedStates)}
@@ -585,7 +585,7 @@ def test_gap_noise_in_the_published_method_leaves_a_bias_that_more_rows_do_not_c
 
     for module in (published, server_published):
         monkeypatch.setattr(module, "gaussian_release", quick)
-    monkeypatch.setattr("counterflow.methods.published.method.classical_multiplier", lambda epsilon, delta: 0.1)
+    monkeypatch.setattr("counterflow.paper.method.classical_multiplier", lambda epsilon, delta: 0.1)
     errors, bias = {2_000: [], 32_000: []}, {2_000: [], 32_000: []}
     for seed in range(2):
         plant = cf.random_plant(units=["a", "b"], states=1, inputs=1, outputs=2, rng=seed)

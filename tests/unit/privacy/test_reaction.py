@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import counterflow as cf
+from counterflow.exchange.reaction import MEMORY, SURE, Reaction, reactions
 from counterflow.federation import Job, Policy, fit_over_sessions
-from counterflow.methods.reaction import MEMORY, SURE, Reaction, reactions
 from counterflow.plant import excitation
 from counterflow.privacy import Ledger, ledger_path
 

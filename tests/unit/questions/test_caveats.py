@@ -26,9 +26,9 @@ from counterflow.caveats import (
     to_text,
     verdict_of,
 )
+from counterflow.checks.kinds import KINDS
+from counterflow.exchange import sensors
 from counterflow.federation import reconciliation
-from counterflow.fits.checks.kinds import KINDS
-from counterflow.methods import sensors
 from counterflow.protocol import Answer
 from counterflow.questions.answering import Server
 from counterflow.questions.gate import units_passed
@@ -38,9 +38,9 @@ ROOT = Path(__file__).parents[3]
 SOURCES = ROOT / "src" / "counterflow"
 # codes that are no constant where the caveat is made
 BY_TABLE = {
-    "methods/sensors.py": {code for code, _ in sensors.SENTENCES.values()},
+    "exchange/sensors.py": {code for code, _ in sensors.SENTENCES.values()},
     "federation/reconciliation.py": {code for code, _ in reconciliation._OPEN.values()},
-    "fits/checks/verdicts.py": {f"check-{name.replace(' ', '-')}-{v}" for name in KINDS for v in ("fail", "caution")},
+    "checks/verdicts.py": {f"check-{name.replace(' ', '-')}-{v}" for name in KINDS for v in ("fail", "caution")},
     "caveats.py": set(),  # read from a message
 }  # fmt: skip
 
@@ -67,7 +67,7 @@ def _codes_in_use() -> set[str]:
             continue
         for call in made:
             code = _known(path, call.args[0]) if call.args else None
-            inside_add = code is None and place == "methods/logs/method.py"
+            inside_add = code is None and place == "exchange/logs/method.py"
             assert code or inside_add or place in BY_TABLE, f"{place}:{call.lineno}: the code cannot be read"
             out |= {code} if code else BY_TABLE.get(place, set())
     return out

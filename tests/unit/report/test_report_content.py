@@ -13,9 +13,9 @@ import pytest
 
 import counterflow as cf
 from counterflow import wording
-from counterflow.estimation.influence import Edge, InfluenceGraph
-from counterflow.fits.checks import check
-from counterflow.fits.checks.kinds import KINDS, SOMETIMES
+from counterflow.checks import check
+from counterflow.checks.kinds import KINDS, SOMETIMES
+from counterflow.learning.influence import Edge, InfluenceGraph
 from counterflow.plant import excitation
 from counterflow.plant.calendar import Calendar
 from counterflow.report import (

@@ -18,10 +18,10 @@ from safetensors.numpy import save as to_bytes
 import counterflow as cf
 from counterflow import files, sealed_file
 from counterflow.caveats import Caveat
-from counterflow.estimation.likelihood import SharedRecord
+from counterflow.exchange.outcome import Status
 from counterflow.fits import content, storage
 from counterflow.fits.history import History
-from counterflow.methods.outcome import Status
+from counterflow.learning.likelihood import SharedRecord
 
 UNITS = [
     cf.Unit("boiler", 2, [cf.Channel("fuel valve", "%", (0, 100)), "feed"], [cf.Channel("p", "bar", (0, np.inf)), "T"]),

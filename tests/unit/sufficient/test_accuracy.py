@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import counterflow as cf
-from counterflow.estimation.influence import _benjamini_hochberg
-from counterflow.estimation.online import Predictor, remember, update
-from counterflow.estimation.optimiser import least_squares_start
-from counterflow.methods.sufficient.server import share
-from counterflow.methods.sufficient.unit import sufficient_message
+from counterflow.exchange.sufficient.server import share
+from counterflow.exchange.sufficient.unit import sufficient_message
+from counterflow.learning.influence import _benjamini_hochberg
+from counterflow.learning.online import Predictor, remember, update
+from counterflow.learning.optimiser import least_squares_start
 from counterflow.plant import excitation
 
 
@@ -241,7 +241,7 @@ def test_an_update_costs_passes_over_the_new_rows_only(monkeypatch):
     plant = cf.random_plant(units=2, rng=3)
     first = cf.fit(plant.simulate(4000, rng=4), plant.locals())
     rows = []
-    from counterflow.estimation import likelihood
+    from counterflow.learning import likelihood
 
     filter_ = likelihood.kalman_filter
     monkeypatch.setattr(likelihood, "kalman_filter", lambda y, *a, **k: rows.append(len(y)) or filter_(y, *a, **k))

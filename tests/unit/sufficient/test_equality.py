@@ -9,15 +9,15 @@ from information_twins import differenced_information
 from tolerances import EXACT, ITERATIVE, LONG
 
 import counterflow as cf
-from counterflow.estimation.information import settled_information
-from counterflow.estimation.likelihood import evaluate
-from counterflow.estimation.optimiser import maximum_likelihood
-from counterflow.estimation.parameters import Parameters
+from counterflow.exchange.sufficient.server import share
+from counterflow.exchange.sufficient.unit import sufficient_message
+from counterflow.exchange.task import UnitData
 from counterflow.filtering import kalman_filter
 from counterflow.fits.references import pool
-from counterflow.methods.sufficient.server import share
-from counterflow.methods.sufficient.unit import sufficient_message
-from counterflow.methods.task import UnitData
+from counterflow.learning.information import settled_information
+from counterflow.learning.likelihood import evaluate
+from counterflow.learning.optimiser import maximum_likelihood
+from counterflow.learning.parameters import Parameters
 from counterflow.plant import excitation
 from counterflow.protocol import decode, encode, encoded_size
 

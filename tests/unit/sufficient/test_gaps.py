@@ -10,17 +10,17 @@ from information_twins import dense_information, dense_posterior, differenced_in
 from tolerances import ITERATIVE, LONG, STANDARD_ERRORS
 
 import counterflow as cf
-from counterflow.estimation import sensitivities
-from counterflow.estimation.likelihood import evaluate
-from counterflow.estimation.optimiser import least_squares_start, maximum_likelihood
-from counterflow.estimation.parameters import Parameters
-from counterflow.estimation.sensitivities import varying_information
-from counterflow.estimation.uncertainty import affordable, uncertainty
+from counterflow.exchange.sufficient.server import share
+from counterflow.exchange.sufficient.unit import sufficient_message
+from counterflow.exchange.task import UnitData
 from counterflow.filtering import rts_smoother
 from counterflow.fits.references import pool
-from counterflow.methods.sufficient.server import share
-from counterflow.methods.sufficient.unit import sufficient_message
-from counterflow.methods.task import UnitData
+from counterflow.learning import sensitivities
+from counterflow.learning.likelihood import evaluate
+from counterflow.learning.optimiser import least_squares_start, maximum_likelihood
+from counterflow.learning.parameters import Parameters
+from counterflow.learning.sensitivities import varying_information
+from counterflow.learning.uncertainty import affordable, uncertainty
 from counterflow.protocol import decode, encode, encoded_size
 
 

@@ -12,11 +12,11 @@ from tolerances import EXACT
 import counterflow as cf
 from counterflow import records
 from counterflow.errors import OptionError, StorageError
-from counterflow.estimation.information import positions, settled_information
-from counterflow.estimation.known_edges import KnownEdges
-from counterflow.estimation.parameters import Parameters
 from counterflow.federation import Job, Policy, fit_over_sessions
 from counterflow.fits import content, storage
+from counterflow.learning.information import positions, settled_information
+from counterflow.learning.known_edges import KnownEdges
+from counterflow.learning.parameters import Parameters
 from counterflow.plant import excitation
 
 NAMES = ("boiler", "turbine", "condenser")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import counterflow as cf
-from counterflow.methods.estimators import Estimates
+from counterflow.exchange.estimators import Estimates
 
 
 def train(recording, models=None, **options):

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import counterflow as cf
+from counterflow.exchange.logs.options import LogOptions
+from counterflow.exchange.sufficient.options import LikelihoodOptions
 from counterflow.federation import Job
-from counterflow.methods.logs.options import LogOptions
-from counterflow.methods.sufficient.options import LikelihoodOptions
 from counterflow.report import compose, render
 
 UNITS = [

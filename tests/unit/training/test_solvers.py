@@ -11,8 +11,8 @@ from scipy.linalg import block_diag
 from tolerances import ITERATES, ITERATIVE
 
 import counterflow as cf
-from counterflow.methods.estimators import KalmanEstimator
-from counterflow.methods.published.augmented import AugmentedModel, ClientData
+from counterflow.exchange.estimators import KalmanEstimator
+from counterflow.paper.augmented import AugmentedModel, ClientData
 from counterflow.plant import excitation
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import counterflow as cf
-from counterflow.methods.estimators import KalmanEstimator
+from counterflow.exchange.estimators import KalmanEstimator
 from counterflow.plant import excitation
 
 

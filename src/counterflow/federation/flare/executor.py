@@ -15,6 +15,7 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
 from counterflow.errors import CounterflowError, ProtocolError, StorageError
+from counterflow.exchange.task import UnitData
 from counterflow.federation.flare import envelope, jobs, kit
 from counterflow.federation.flare.filter import CANNOT, guarding
 from counterflow.federation.flare.processes import end_with_parent
@@ -25,7 +26,6 @@ from counterflow.federation.plant_session import PlantSession
 from counterflow.federation.question_box import PlantQuestions
 from counterflow.federation.refusal import Refusal
 from counterflow.federation.sites.site import PlantSite
-from counterflow.methods.task import UnitData
 
 PATIENCE = 10.0  # seconds that a plant keeps the coordinator waiting for a question
 

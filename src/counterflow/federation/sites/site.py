@@ -23,6 +23,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from counterflow.errors import StorageError
+from counterflow.exchange.controllers import UnitControllers
+from counterflow.exchange.registry import method_of
+from counterflow.exchange.task import UnitData
 from counterflow.federation import audit, job_gate
 from counterflow.federation.audit import Audit
 from counterflow.federation.coordinator_session import CoordinatorSession
@@ -39,9 +42,6 @@ from counterflow.federation.question_service import GRACE, QuestionService
 from counterflow.federation.reactions import Carry, PlantControllers
 from counterflow.federation.sites import party
 from counterflow.files import write_whole
-from counterflow.methods.controllers import UnitControllers
-from counterflow.methods.registry import method_of
-from counterflow.methods.task import UnitData
 from counterflow.plant import LocalModel, Recording
 from counterflow.plant.model_file import load_model, save_model
 from counterflow.sealed_file import read_json, write_json

@@ -1,0 +1,222 @@
+"""What a check says: a verdict, a number, a finding, a remedy and the data of its picture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from counterflow import notebook, wording
+from counterflow.arrays import FloatArray
+from counterflow.caveats import Caveat, scope_of
+from counterflow.checks.kinds import KINDS, ORDER, Verdict
+from counterflow.errors import OptionError
+from counterflow.frames import as_pandas
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+    from matplotlib.figure import Figure
+
+WRITTEN = ("name", "about", "verdict", "number", "unit_of_number", "finding", "remedy")  # of a check, in JSON
+MOST_NAMES = 4  # in a sentence that sums several findings up
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at.
+
+    Attributes
+    ----------
+    name : its kind, a key of ``KINDS``.
+    about : the unit, or the input as "unit channel", that it is about; empty: the whole fit.
+    verdict : "pass", "caution" (usable, with the finding in mind), "fail" or "unknown" (the data cannot tell).
+    number : what the verdict rests on; NaN if unknown. ``unit_of_number`` says what it counts.
+    finding, remedy : sentences without their full stop; no remedy is needed where all is well.
+    short : the finding in one clause, for answers to carry.
+    data : arrays that the picture is drawn from.
+    units : that it tells of besides that of ``about``; after ``server_checks``, all of them.
+    """
+
+    name: str
+    about: str
+    verdict: Verdict
+    number: float
+    unit_of_number: str
+    finding: str
+    remedy: str = ""
+    short: str = ""
+    data: Mapping[str, FloatArray] = field(default_factory=dict, repr=False, compare=False)
+    units: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool | None:
+        """True: it passes; None: the data cannot tell; False: there is something to look at."""
+        return None if self.verdict == "unknown" else self.verdict == "pass"
+
+    @property
+    def title(self) -> str:
+        """What is asked, and of what."""
+        return f"{self.name} of {self.about}" if self.about else self.name
+
+    def __str__(self) -> str:
+        return f"{self.verdict}: {self.title}: {self.finding}" + (f"; {self.remedy}" if self.remedy else "")
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON, without the data of the picture; a number that is not finite is None."""
+        number = float(self.number) if np.isfinite(self.number) else None
+        return {name: number if name == "number" else getattr(self, name) for name in WRITTEN}
+
+
+@dataclass(frozen=True, repr=False)
+class Checks:
+    """All that was looked at before answers are given.
+
+    Examples
+    --------
+    >>> import counterflow as cf
+    >>> from counterflow.checks import check
+    >>> plant = cf.random_plant(["boiler", "turbine"], rng=1)
+    >>> found = check(cf.fit(plant.simulate(1000, rng=2), plant.locals()))
+    >>> found.verdict
+    'pass'
+    >>> found["stability"][0].unit_of_number
+    'spectral radius'
+    """
+
+    checks: tuple[Check, ...]
+    rows: int = 0  # that were looked at
+    fitted: bool = True  # whether they are those that the fit rests on
+
+    def __iter__(self) -> Iterator[Check]:
+        return iter(self.checks)
+
+    def __len__(self) -> int:
+        return len(self.checks)
+
+    def __getitem__(self, name: str) -> tuple[Check, ...]:
+        """All checks of one kind."""
+        if name not in KINDS:
+            raise OptionError(f"checks: there is no kind {name!r}; they are {', '.join(KINDS)}")
+        return tuple(check for check in self.checks if check.name == name)
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of all, where "unknown" is better than "caution"; "unknown" if nothing was looked at."""
+        return max((check.verdict for check in self.checks), key=ORDER.index, default="unknown")
+
+    def of(self, *verdicts: Verdict) -> tuple[Check, ...]:
+        """The checks with one of these verdicts."""
+        return tuple(check for check in self.checks if check.verdict in verdicts)
+
+    def caveats(self, *verdicts: Verdict) -> tuple[Caveat, ...]:
+        """What an answer should carry, one caveat for each kind of check, verdict (default: "fail") and unit.
+
+        Examples
+        --------
+        >>> import counterflow as cf
+        >>> from counterflow.checks import check
+        >>> plant = cf.random_plant(["boiler", "turbine"], rng=1)
+        >>> wrong = {n: cf.LocalModel(A=0.5 * m.A, B=m.B, C=m.C, Q=m.Q, R=m.R) for n, m in plant.locals().items()}
+        >>> for caveat in check(cf.fit(plant.simulate(1000, rng=2), wrong)).caveats():
+        ...     print(caveat.code, "|", str(caveat)[:29])
+        check-whiteness-fail | check 'whiteness' fails for b
+        check-whiteness-fail | check 'whiteness' fails for t
+        check-innovation-size-fail | check 'innovation size' fails
+        check-innovation-size-fail | check 'innovation size' fails
+        """
+        out = []
+        for verdict in verdicts or ("fail",):
+            for name in KINDS:
+                found: dict[str, list[Check]] = {}
+                for check in self.checks:
+                    if check.name == name and check.verdict == verdict:
+                        found.setdefault(scope_of(check.units), []).append(check)
+                code = f"check-{name.replace(' ', '-')}-{verdict}"
+                out += [Caveat(code, scope, _sentence(name, verdict, each)) for scope, each in found.items()]
+        return tuple(out)
+
+    def __str__(self) -> str:
+        """A readable table; what does not pass is explained below it."""
+        lines = [f"verdict: {self.verdict} ({self._counted()})", ""]
+        width = max((len(check.title) for check in self.checks), default=0)
+        for check in self.checks:
+            number = f"{check.number:.3g} {check.unit_of_number}" if np.isfinite(check.number) else "–"
+            lines.append(f"{check.verdict:8} {check.title:{width}}  {number}")
+        for check in self.of("fail", "caution", "unknown"):
+            lines += ["", f"{check.verdict}: {check.title}", f"  {_capital(check.finding)}."]
+            if check.remedy:
+                lines.append(f"  Remedy: {check.remedy}.")
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        first = "".join(f"; {check.verdict}: {check.title}" for check in self.of("fail")[:3])
+        return f"<Checks: {notebook.short(f'{self.verdict} ({self._counted()}){first}')}>"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            [check.verdict, check.title, wording.number(check.number), check.unit_of_number, check.remedy]
+            for check in sorted(self.checks, key=lambda check: -ORDER.index(check.verdict))
+        ]
+        table = notebook.Table("", ["verdict", "check", "number", "which is", "remedy"], rows, 2)
+        return notebook.page(repr(self)[1:-1], [table], notebook.picture(self.plot, "checks") if self.checks else "")
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The same as ``to_frame`` for pandas."""
+        return as_pandas(self.to_frame())
+
+    def _counted(self) -> str:
+        words = [f"{len(self.of(verdict))} {verdict}" for verdict in ORDER[::-1] if self.of(verdict)]
+        rows = f"{self.rows} rows, {'those of the fit' if self.fitted else 'not those of the fit'}"
+        return ", ".join(words) + (f"; {rows}" if self.rows else "")
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        checks = [check.to_dict() for check in self.checks]
+        return {"verdict": self.verdict, "rows": self.rows, "fitted": self.fitted, "checks": checks}
+
+    def to_frame(self) -> polars.DataFrame:
+        """One row for each check."""
+        import polars
+
+        schema = {name: polars.Float64 if name == "number" else polars.String for name in WRITTEN}
+        return polars.DataFrame([check.to_dict() for check in self.checks], schema=schema)
+
+    def plot(self) -> Figure:
+        """A matplotlib Figure with a panel for each kind of check."""
+        from counterflow.checks.figures import figure
+
+        return figure(self)
+
+
+def listed(words: list[str]) -> str:
+    """ "a, b and c"; beyond a few, how many more there are."""
+    if len(words) > MOST_NAMES + 1:
+        words = [*words[:MOST_NAMES], f"{len(words) - MOST_NAMES} more"]
+    return wording.listed(words)
+
+
+def beyond(statistic: float, freedom: float) -> float:
+    """Probability that a chi-square variable exceeds ``statistic``."""
+    from scipy.special import gammaincc  # scipy.stats takes ten times as long to import
+
+    return float(gammaincc(freedom / 2, max(statistic, 0.0) / 2))
+
+
+def worst(*verdicts: Verdict) -> Verdict:
+    """The worst of some verdicts."""
+    return max(verdicts, key=ORDER.index)
+
+
+def _sentence(name: str, verdict: Verdict, found: list[Check]) -> str:
+    says = {"fail": "fails", "caution": "asks for caution", "unknown": "cannot be told", "pass": "passes"}[verdict]
+    whom = f" for {listed([check.about for check in found])}" if found[0].about else ""
+    first = found[0]
+    text = f"check {name!r} {says}{whom}: {first.short or first.finding}"
+    return text + (f"; {first.remedy}" if first.remedy else "")
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,444 @@
+"""A unit's controllers in a world that never was: what they would have moved, had their readings been others.
+
+What a law leaves of the record (its residual) is replayed, so that with the readings as they were its inputs are those
+that were recorded; a target that nobody records is part of what is replayed. A relay has no residual: it is taken to
+have seen the reading that explains its switches. Law, readings and targets stay at the unit; what leaves it is what its
+inputs would have been.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterflow.arrays import FloatArray
+from counterflow.caveats import Caveat
+from counterflow.control.laws import FREE, PID, Law, Manual, Relay, Seen
+from counterflow.control.learning import (
+    CONSTANT,
+    RECORDED,
+    Controller,
+    aimed_at,
+    found_loops,
+    law_rows,
+    learned_loop,
+    working,
+)
+from counterflow.control.loop import Loop
+from counterflow.control.objects import FAILS, check_law, law_supposed, said_by
+from counterflow.control.relays import seen_by
+from counterflow.errors import DataError, ModelError, OptionError
+from counterflow.exchange.part import UnitPart
+from counterflow.exchange.task import Task, UnitData
+from counterflow.plant import Unit
+from counterflow.plant.units import unknown_name
+from counterflow.protocol import Reaction, Trial
+
+BoolArray = NDArray[np.bool_]
+LAW_CODES = ("law-learned", "law-not-known", "law-not-pi", "law-supposed")  # of caveats that tell of controllers
+OFF = 1e-6  # of an input's usual movement: by how much it is off its law, where it stands still in manual
+
+
+@dataclass(frozen=True, eq=False)
+class UnitControllers:
+    """The controllers of a unit, with the rows they are asked about.
+
+    ``y`` (T+1, D_m), ``u`` (T+1, U_m): the unit's own rows; None where the question is about the future only.
+    ``elsewhere``: readings (T+1,) of other units that its controllers see, by "unit/channel".
+    """
+
+    part: UnitPart
+    dt: float
+    y: FloatArray | None = None
+    u: FloatArray | None = None
+    elsewhere: Mapping[str, FloatArray] = field(default_factory=dict)
+    _kept: dict[tuple[str, int], Any] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def controllers(self) -> tuple[Controller, ...]:
+        """Outer loops first: what they move, inner ones aim at."""
+        left = [each for each in self.part.controllers if each.usable]
+        out: list[Controller] = []
+        while left:
+            moved = {each.loop.moves for each in left}
+            first = next((each for each in left if each.loop.target not in moved), left[0])
+            left.remove(first)
+            out.append(first)
+        return tuple(out)
+
+    @property
+    def columns(self) -> tuple[int, ...]:
+        """The inputs that controllers move."""
+        return tuple(self.part.unit.input_names.index(each.loop.moves) for each in self.controllers)
+
+    @property
+    def switches(self) -> bool:
+        """Whether one of them is a relay."""
+        return any(each.switches for each in self.controllers)
+
+    @property
+    def locked(self) -> tuple[int, ...]:
+        """Inputs that never moved but by their controller, whose target never moved, and that target.
+
+        Where what one controller moves is the target of another one, the other's input is locked, too.
+        """
+        names, found = self.part.unit.input_names, []
+        for each in self.controllers:  # outer loops first
+            if each.locked or (each.led and each.loop.target in found):
+                found += [name for name in (each.loop.moves, each.loop.target) if name in names]
+        return tuple(sorted({names.index(name) for name in found}))
+
+    @property
+    def memory(self) -> int:
+        """Rows before its own that a law looks at."""
+        return max((each.acting.memory for each in self.controllers), default=0)
+
+    @property
+    def foreign(self) -> tuple[str, ...]:
+        """Readings of other units that they need, as "unit/channel"."""
+        return tuple(each.loop.reads for each in self.controllers if each.loop.reading_unit is not None)
+
+    def telemetry(self, channel: str, trial: Trial) -> FloatArray:
+        """One of its own readings (K n,) in a world, for a controller of another unit that sees it."""
+        k = self.part.unit.output_names.index(channel)
+        values = trial.states @ self.part.model.C[k]
+        if trial.past or self.part.output_level is None:
+            return np.asarray(values)
+        return np.asarray(values + self.part.output_level[k])
+
+    def react(self, trial: Trial) -> Reaction:
+        """What its inputs would be (K n, U_m): of the past as differences from the record."""
+        worlds = trial.worlds
+        n = len(trial.states) // worlds
+        inputs = trial.inputs.reshape(worlds, n, -1)
+        states = trial.states.reshape(worlds, n, -1)
+        foreign = trial.foreign.reshape(worlds, n, -1)
+        held = set(trial.held_columns)
+        values = np.array(inputs)
+        for controller in self.controllers:
+            column = self.part.unit.input_names.index(controller.loop.moves)
+            if column in held:
+                continue
+            series = self._series(controller, trial, states, values, foreign)
+            with _naming(self.part.unit, controller.loop):
+                values[:, :, column] = self._moved(controller, trial, series, values[:, :, column])
+        return Reaction(trial.unit, trial.row, worlds, np.ascontiguousarray(values.reshape(worlds * n, -1)))
+
+    def supposing(self, laws: Mapping[str, Law]) -> UnitControllers:
+        """The same controllers with other laws, by the input that they move."""
+        return replace(self, part=with_laws(self.part, laws), _kept={})
+
+    # ---- one controller
+
+    def _series(
+        self, controller: Controller, trial: Trial, states: FloatArray, values: FloatArray, foreign: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Reading and target (K, n) of a controller, as the trial has them: differences, or as they are."""
+        loop, unit = controller.loop, self.part.unit
+
+        def channel(name: str) -> FloatArray:
+            if name in unit.input_names:
+                return np.asarray(values[:, :, unit.input_names.index(name)])
+            k = unit.output_names.index(name)
+            level = 0.0 if trial.past or self.part.output_level is None else self.part.output_level[k]
+            return np.asarray(states @ self.part.model.C[k] + level)
+
+        if loop.reading_unit is not None:
+            reading = foreign[:, :, self.foreign.index(loop.reads)]
+        else:
+            reading = channel(loop.reads)
+        return reading, np.full(reading.shape, np.nan) if loop.target is None else channel(loop.target)
+
+    def _moved(
+        self, controller: Controller, trial: Trial, series: tuple[FloatArray, FloatArray], given: FloatArray
+    ) -> FloatArray:
+        """What the controller's input is (K, n); ``given``: what the question itself adds to it, or its last values."""
+        law, lead = controller.acting, trial.lead
+        reading, target = series
+        if self._within_row(law):
+            steps = np.diff(reading, axis=1, prepend=reading[:, :1])
+            reading = np.hstack([reading[:, :1], reading[:, :-1] + steps[:, :-1]])
+        own = None if self._within_row(law) else self._own_response(controller, trial)
+        if not trial.past:
+            if np.isnan(target).all():  # a loop whose target nobody knows is taken to rest
+                target = np.full(reading.shape, self._resting(controller, trial, reading))
+            ends = within(self._limits(controller), given[:, max(lead - 1, 0) : lead])
+            return _run(law, given[:, :lead], reading, target, trial.row - lead, self.dt, own=own, ends=ends)
+        rows = slice(trial.row - lead, trial.row - lead + reading.shape[1])
+        record = self._record(controller, trial.worlds, rows)
+        own = None if own is None else (own[0] + record.moved, own[1])
+        ends = within(self._limits(controller), record.moved[None])
+        whole, aims = record.reading + reading, record.target + np.nan_to_num(target)
+        first = record.moved[:lead] + given[:, :lead]
+        if controller.supposed is not None:  # another law leaves nothing of the record, and is never off
+            out = _run(law, first, whole, aims, trial.row - lead, self.dt, own=own, ends=ends)
+        else:
+            manual = np.where(record.manual, record.moved, np.nan)
+            out = _run(law, first, whole, aims, trial.row - lead, self.dt, record.left, manual, own, ends)
+        return np.asarray(out - record.moved)
+
+    def _own_response(self, controller: Controller, trial: Trial) -> tuple[FloatArray, FloatArray] | None:
+        """What its input was in the trial's states (K, n), and what it does to its reading in the rows after (K, L).
+
+        None: the trial does not say, or it reads nothing that its own input moves.
+        """
+        unit, loop = self.part.unit, controller.loop
+        if not trial.tried.size or loop.reads not in unit.output_names:
+            return None
+        at = self.columns.index(unit.input_names.index(loop.moves))
+        tried = trial.tried.reshape(trial.worlds, -1, len(self.columns))[:, :, at]
+        response = trial.response.reshape(trial.worlds, -1, len(self.columns), trial.states.shape[1])[:, :, at]
+        return tried, np.asarray(response @ self.part.model.C[unit.output_names.index(loop.reads)])
+
+    def _limits(self, controller: Controller) -> tuple[float, float]:
+        """Of the channel that it moves."""
+        unit = self.part.unit
+        return unit.inputs[unit.input_names.index(controller.loop.moves)].limits or FREE
+
+    def _within_row(self, law: Law) -> bool:
+        """Whether what a relay switches acts on the row in which it switches, and might undo its reason in it.
+
+        Such a relay is taken to see where its reading was going, from the two rows before.
+        """
+        in_rows = isinstance(law, Relay) and not law.between_rows
+        return in_rows and self.part.point is not None and self.part.point.same_row
+
+    def _resting(self, controller: Controller, trial: Trial, reading: FloatArray) -> float:
+        """Where the reading stood in the last recorded row."""
+        if controller.loop.reads not in self.part.unit.output_names:
+            return float(reading[0, 0])
+        k = self.part.unit.output_names.index(controller.loop.reads)
+        return float(self.part.at_level(trial.rest @ self.part.model.C.T)[0, k])
+
+    def _record(self, controller: Controller, worlds: int, rows: slice) -> _Record:
+        """What a controller did in recorded rows, as each world sees it."""
+        key = (controller.loop.moves, worlds)
+        if key not in self._kept:
+            self._kept[key] = self._whole_record(controller, worlds)
+        whole: _Record = self._kept[key]
+        return _Record(*(getattr(whole, each.name)[..., rows] for each in fields(_Record)))
+
+    def _whole_record(self, controller: Controller, worlds: int) -> _Record:
+        if self.y is None or self.u is None:
+            raise DataError(f"unit {self.part.unit.name!r}: its own rows are needed to say what its controllers did")
+        loop, unit, law = controller.loop, self.part.unit, controller.law
+        moved = np.asarray(self.u[:, unit.input_names.index(loop.moves)])
+
+        def channel(name: str) -> FloatArray:
+            if name in self.elsewhere:
+                return self.elsewhere[name]
+            if name in unit.input_names:
+                return np.asarray(self.u[:, unit.input_names.index(name)])  # type: ignore[index]
+            return np.asarray(self.y[:, unit.output_names.index(name)])  # type: ignore[index]
+
+        reading, nothing = channel(loop.reads), np.zeros(len(moved))
+        if isinstance(law, Relay):
+            seen = seen_by(law, moved, reading, worlds)
+            return _Record(moved, seen, np.full(len(moved), np.nan), nothing, np.zeros(len(moved), bool))
+        known = _last_known(reading)
+        unknown = nothing if isinstance(law, PID) else np.full(len(moved), np.nan)  # of a PID any level will do
+        if controller.supposed is not None and loop.target is None:  # in manual, it aimed at nothing that is known
+            usual = np.full(len(moved), float(np.median(known)))
+            unknown = aimed_at(law, moved, known, self.dt) if controller.was_at_work else usual
+        aim = unknown if loop.target is None else _last_known(channel(loop.target))
+        told = law_rows(law, moved, known, aim, self.dt)
+        left = np.where(np.isfinite(told), moved - told, 0.0)
+        limits = law.limits if isinstance(law, PID) else (-np.inf, np.inf)
+        manual = ~working(moved) & (moved > limits[0]) & (moved < limits[1])
+        if loop.target is not None or not isinstance(law, PID):  # it stands still, though its law says that it moves
+            off_law = np.abs(left) > OFF * max(float(moved.std()), 1e-300)
+            manual &= off_law
+            manual[:-1] |= off_law[:-1] & manual[1:]  # the row in which somebody moved it to where it stands
+        return _Record(moved, known, aim, left, manual)
+
+
+@dataclass(frozen=True, eq=False)
+class _Record:
+    """What a controller moved, read and aimed at (T+1,), what its law leaves of it, and where it was in manual.
+
+    The reading that a relay has seen is uncertain: (worlds, T+1).
+    """
+
+    moved: FloatArray
+    reading: FloatArray
+    target: FloatArray
+    left: FloatArray
+    manual: BoolArray
+
+
+def _run(
+    law: Law, moved: FloatArray, reading: FloatArray, target: FloatArray, row: int, dt: float,
+    left: FloatArray | None = None, manual: FloatArray | None = None,
+    own: tuple[FloatArray, FloatArray] | None = None, ends: tuple[FloatArray, FloatArray] | None = None,
+) -> FloatArray:  # fmt: skip
+    """Moved input (K, lead + n) by a law after its first values ``moved`` (K, lead).
+
+    ``left`` (lead + n,) is added to what the law says; ``manual`` (lead + n,): what the input is in rows in which the
+    controller was off, else NaN. ``own``: what the input was (K, lead + n) while its reading was as given, and what it
+    does to the reading (K, L) in the rows after its own: what is moved otherwise moves the reading. ``ends``: lowest
+    and highest value of the channel. Rows follow each other, because a law looks at what it did before.
+    """
+    lead, memory = moved.shape[1], law.memory
+    out: FloatArray = np.empty(reading.shape)
+    out[:, :lead] = moved
+    limits = law.limits if isinstance(law, PID) else (-np.inf, np.inf)
+    short = max(0, memory - lead)  # before the record began, everything stood as in its first row
+    if short:
+        reading, target, out = _longer(reading, short), _longer(target, short), _longer(out, short)
+    if own is not None:
+        reading = np.array(reading)
+    for t in range(lead + short, out.shape[1]):
+        at = t - short
+        if own is not None and at > lead:
+            otherwise = out[:, lead + short : t] - own[0][:, lead:at]
+            reading[:, t] += np.einsum("kd,kd->k", otherwise[:, ::-1], own[1][:, : at - lead])
+        if manual is not None and np.isfinite(manual[at]):
+            out[:, t] = manual[at]
+            continue
+        now = slice(t - memory, t + 1)
+        said = said_by(law, Seen(out[:, t - memory : t], reading[:, now], target[:, now], row + at, dt))
+        out[:, t] = said if left is None else np.clip(said + left[at], *limits)
+        if ends is not None:
+            low, high = (end[:, min(at, end.shape[1] - 1)] for end in ends)
+            out[:, t] = np.clip(out[:, t], low, high)
+    return out[:, short:]
+
+
+@contextmanager
+def _naming(unit: Unit, loop: Loop) -> Iterator[None]:
+    """Name unit and loop where a law fails."""
+    try:
+        yield
+    except ModelError as error:
+        if error.code != FAILS:
+            raise
+        text = f"unit {unit.name!r}, the loop that moves {loop.moves}: {error}. Mend the law, or give another one"
+        raise ModelError(text, code=FAILS, scope=unit.name) from error.__cause__
+
+
+def within(limits: tuple[float, float], was: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Lowest and highest values (K, n) of a channel, of which some recorded ones (K, n) may lie beyond its limits."""
+    if not was.shape[1]:
+        was = np.full((len(was), 1), np.nan)
+    return np.fmin(limits[0], was), np.fmax(limits[1], was)
+
+
+def _longer(rows: FloatArray, count: int) -> FloatArray:
+    """(K, count + n): the first column again before the others."""
+    return np.hstack([np.repeat(rows[:, :1], count, axis=1), rows])
+
+
+def _last_known(series: FloatArray) -> FloatArray:
+    """A series (T,) with its last value where one is missing: what a controller goes on with."""
+    known = np.isfinite(series)
+    if known.all():
+        return series
+    last = np.maximum.accumulate(np.where(known, np.arange(len(series)), -1))
+    first = int(np.argmax(known))
+    return np.asarray(series[np.where(last < 0, first, last)])
+
+
+def with_laws(part: UnitPart, laws: Mapping[str, Law]) -> UnitPart:
+    """The part with other laws in the worlds that are asked about, by the input that they move.
+
+    A loop that was in manual has no law in the record; it is closed by the law that is given.
+    """
+    at_hand = {each.loop.moves for each in part.controllers}
+    open_loops = [
+        Controller(replace(loop, law=Manual()), False, 0.0, 0.0, CONSTANT if loop.target is None else RECORDED)
+        for loop in part.unit.loops
+        if loop.moves not in at_hand and loop.moves in laws
+    ]
+    known = at_hand | {loop.moves for loop in part.unit.loops}
+    for name, law in laws.items():
+        if name not in known:
+            raise unknown_name(f"input of unit {part.unit.name!r} that a controller moves", name, tuple(sorted(known)))
+        check_law(law, f"unit {part.unit.name!r}, {name!r}", OptionError)
+    whole = [*part.controllers, *open_loops]
+    changed = [each.supposing(laws[each.loop.moves]) if each.loop.moves in laws else each for each in whole]
+    others = [caveat for caveat in part.caveats if caveat.code not in LAW_CODES]
+    caveats = (*others, *controller_caveats(part.unit, changed))
+    return replace(part, controllers=tuple(changed), caveats=caveats)
+
+
+def supposed_laws(parts: Mapping[str, UnitPart]) -> dict[str, dict[str, Law]]:
+    """The other laws that parts are supposed to follow, {unit: {input: law}}."""
+    found = {
+        name: {each.loop.moves: each.supposed for each in part.controllers if each.supposed is not None}
+        for name, part in parts.items()
+    }
+    return {name: laws for name, laws in found.items() if laws}
+
+
+def controllers_of(
+    unit: Unit, y: FloatArray, u: FloatArray, dt: float, elsewhere: Mapping[str, FloatArray] = MappingProxyType({}),
+    search: bool = True,
+) -> tuple[Controller, ...]:  # fmt: skip
+    """The controllers of a unit, from its own log: loops that it declares, and others that the log shows beyond doubt.
+
+    ``elsewhere``: readings of other units that its controllers see; a loop whose reading is not there is left out.
+    """
+    known: list[Controller] = []
+
+    def channel(name: str) -> FloatArray | None:
+        if name in unit.input_names:
+            return np.asarray(u[:, unit.input_names.index(name)])
+        if name in unit.output_names:
+            return np.asarray(y[:, unit.output_names.index(name)])
+        return elsewhere.get(name)
+
+    for loop in unit.loops:
+        reading = channel(loop.reads)
+        moved = u[:, unit.input_names.index(loop.moves)]
+        if reading is None:
+            continue
+        with _naming(unit, loop):
+            found = learned_loop(loop, moved, reading, None if loop.target is None else channel(loop.target), dt)
+        if found is not None:
+            known.append(found)
+    if search:
+        declared = {loop.moves for loop in unit.loops} | {loop.target for loop in unit.loops if loop.target}
+        known += found_loops(unit.input_names, unit.output_names, u, y, dt, declared)
+    return tuple(known)
+
+
+def known_controllers(task: Task, own: UnitData) -> tuple[Controller, ...]:
+    """The controllers of a unit that takes part in a fit."""
+    if own.controllers is not None:
+        return own.controllers
+    return controllers_of(own.unit, own.y, own.u, task.dt, search=task.from_logs)
+
+
+def controller_caveats(unit: Unit, controllers: Sequence[Controller]) -> list[Caveat]:
+    """What a unit should know of its controllers: those that were found, and loops whose law is not known."""
+    out = []
+    for each in controllers:
+        if each.supposed is not None:
+            out.append(law_supposed(unit.name, each.loop.moves, each.supposed))
+        elif not each.usable:
+            text = (
+                f"unit {unit.name!r}: the law of the loop that moves {each.loop.moves} tells only "
+                f"{100 * each.reproduced:.2g} % of what it did, so that it is not used: give the law, or its target"
+            )
+            out.append(Caveat("law-not-known", unit.name, text))
+        elif each.nearest:
+            text = (
+                f"unit {unit.name!r}: {each}. No PI controller has an integral time below half a row: the law has "
+                "another form, of which this is the nearest: give the law"
+            )
+            out.append(Caveat("law-not-pi", unit.name, text))
+        elif each.learned:
+            out.append(Caveat("law-learned", unit.name, f"unit {unit.name!r}: {each}"))
+    known = {each.loop.moves for each in controllers}
+    for loop in unit.loops:
+        if loop.moves not in known:
+            text = f"unit {unit.name!r}: no law was found by which {loop.moves} follows {loop.reads}; give it"
+            out.append(Caveat("law-not-known", unit.name, text))
+    return out

@@ -1,0 +1,161 @@
+"""What a method is: two state machines, and what is left of them when the exchange is over.
+
+A state machine is a frozen value without I/O; ``state, replies = state.step(message)``. Engines carry the replies and
+know no mathematics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+from counterflow.arrays import FloatArray
+from counterflow.errors import ProtocolError
+from counterflow.exchange.outcome import Learned, RoundRecord
+from counterflow.exchange.part import UnitPart
+from counterflow.exchange.privacy import PrivacyReport, Spending
+from counterflow.exchange.task import Task, UnitData
+from counterflow.privacy import Cost
+from counterflow.protocol import Message
+
+Progress = Callable[[float, str], None]  # share of the work that is done, and what is being done
+Round = RoundRecord
+
+
+class UnitState(Protocol):
+    """A unit's side of an exchange.
+
+    ``GIVEN``: fields that the machine is made of at its beginning, so that a snapshot need not keep them.
+    """
+
+    GIVEN: ClassVar[frozenset[str]]
+
+    @property
+    def unit(self) -> str: ...
+
+    @property
+    def finished(self) -> bool: ...
+
+    @property
+    def loss(self) -> float | None:
+        """The unit's own loss of the last round; None if it has none."""
+
+    @property
+    def release(self) -> object | None:
+        """How the last message was made private; None if it was not."""
+
+    @property
+    def proprietary_loss(self) -> float:
+        """That of its own model alone; zero where there is no such thing."""
+
+    def step(self, message: Message) -> tuple[UnitState, tuple[Message, ...]]:
+        """React to one message of the server."""
+
+    def resumed(self) -> UnitState:
+        """The same, after its kept fields have been put into a machine at its beginning."""
+
+    def sources(self) -> tuple[list[FloatArray], list[FloatArray]]:
+        """What the machine was made of: raw data, exactly, and what an estimator made of them, to rounding."""
+
+
+class ServerState(Protocol):
+    """The server's side of an exchange."""
+
+    GIVEN: ClassVar[frozenset[str]]
+
+    @property
+    def units(self) -> tuple[str, ...]: ...
+
+    @property
+    def round(self) -> int: ...
+
+    @property
+    def finished(self) -> bool: ...
+
+    @property
+    def record(self) -> Round | None:
+        """Losses of the last round; None for methods without rounds."""
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        """Units that must speak before anything more is computed."""
+
+    def begin(self) -> tuple[ServerState, tuple[Message, ...]]:
+        """What the server says first."""
+
+    def step(self, message: Message) -> tuple[ServerState, tuple[Message, ...]]:
+        """React to one message of a unit."""
+
+
+class Charge(NamedTuple):
+    """What one private message costs its unit."""
+
+    cost: Cost
+    what: str
+    noise: float | None = None  # standard deviation, where the message says it
+
+
+class Method(Protocol):
+    """One way to learn the couplings."""
+
+    sends: frozenset[str]  # kinds of messages that a unit may send
+    hears: frozenset[str]  # and that a server may send
+    mechanism: str  # of its private messages, in words
+    options: Any  # a dataclass: names, ranges and defaults of its options
+
+    def check(self, task: Task) -> None:
+        """OptionError if options or privacy do not go with the method."""
+
+    def uses_inputs(self, task: Task) -> bool:
+        """Whether units send their inputs, and models are taken with theirs."""
+
+    def rounds(self, task: Task) -> int | None:
+        """How many rounds there are at most; None if there is just one exchange."""
+
+    def server(self, task: Task, progress: Progress | None = None) -> ServerState:
+        """The server's machine at its beginning."""
+
+    def unit(self, task: Task, own: UnitData) -> UnitState:
+        """A unit's machine at its beginning."""
+
+    def pooled(
+        self, task: Task, own: Mapping[str, UnitData], seen: bool
+    ) -> tuple[ServerState, dict[str, UnitState]] | None:
+        """In one process: machines that give the same result with less work; None if there are none.
+
+        ``seen``: messages are looked at, so that they must be those that would cross.
+        """
+
+    def learned(self, task: Task, state: Any) -> Learned:
+        """What the server has when the exchange is over."""
+
+    def part(self, task: Task, own: UnitData, state: Any) -> UnitPart:
+        """What stays at a unit when the exchange is over, with what its answers must be read with."""
+
+    def charges(self, task: Task, model: Any, rows: int) -> list[Cost]:
+        """What all private messages of a unit will cost; ``model``: its LocalModel, None of a fit from logs."""
+
+    def charge(self, task: Task, model: Any, rows: int, message: Message) -> Charge | None:
+        """What one private message costs; None if it holds nothing that is to be private."""
+
+    def checked_release(self, task: Task, rows: int, message: Message, release: object) -> None:
+        """PrivacyError unless a message was made private as the task asks for; ``release``: how it was made."""
+
+    def privacy_report(self, task: Task, spending: Spending, server: Any, units: Mapping[str, Any]) -> PrivacyReport:
+        """What a private fit has promised and spent."""
+
+
+def unit_step(state: UnitState, message: Message) -> tuple[UnitState, tuple[Message, ...]]:
+    """One turn of a unit."""
+    if message.unit != state.unit:
+        raise ProtocolError(f"unit {state.unit!r} got a message meant for unit {message.unit!r}")
+    return state.step(message)
+
+
+def server_step(state: ServerState, message: Message) -> tuple[ServerState, tuple[Message, ...]]:
+    """One turn of the server."""
+    if message.unit not in state.units:
+        raise ProtocolError(f"server: no unit {message.unit!r} takes part in this fit")
+    if state.finished:
+        raise ProtocolError(f"server: the fit is over, got {type(message).__name__} of unit {message.unit!r}")
+    return state.step(message)

@@ -1,0 +1,55 @@
+"""All methods that run between units and a server, by the name that users know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from counterflow.errors import ModelError, OptionError
+from counterflow.exchange.logs.method import LogMethod
+from counterflow.exchange.method import Method
+from counterflow.exchange.moments.log_method import MomentLogMethod
+from counterflow.exchange.moments.method import MomentMethod
+from counterflow.exchange.sufficient.method import SufficientMethod
+from counterflow.exchange.task import Task
+from counterflow.paper.method import PublishedMethod
+
+_PUBLISHED, _MOMENTS = PublishedMethod(), MomentMethod()
+FEDERATED: Mapping[str, Method] = MappingProxyType(
+    {
+        "sufficient": SufficientMethod(),
+        "moments": _MOMENTS,
+        **dict.fromkeys(("penalty", "lagrangian", "hybrid", "fedgc"), _PUBLISHED),
+    }
+)
+FROM_LOGS: Mapping[str, Method] = MappingProxyType({"sufficient": LogMethod(), "moments": MomentLogMethod()})
+POOLED = ("centralized", "oracle")  # references that need everything in one place
+
+
+def releases_moments(task: Task) -> bool:
+    """Whether a private fit by the default method releases moments: unless it says rows, or needs them.
+
+    What only a likelihood of rows can give is every block estimated, not the couplings alone.
+    """
+    privacy = task.privacy
+    if privacy is None or privacy.accounting != "rigorous" or privacy.release == "rows":
+        return False
+    return privacy.release == "moments" or task.options.get("estimate", "couplings") == "couplings"
+
+
+def method_of(task: Task) -> Method:
+    """The method of a task; OptionError or ModelError if there is none."""
+    if task.method not in FEDERATED:
+        raise OptionError(
+            f"{task.label}: method must be one of {', '.join(map(repr, FEDERATED))}, got {task.method!r:.80}"
+        )
+    if not task.from_logs:
+        return _MOMENTS if task.method == "sufficient" and releases_moments(task) else FEDERATED[task.method]
+    if task.method not in FROM_LOGS:
+        raise ModelError(
+            f"{task.label}: method {task.method!r} needs models: {{unit name: LocalModel}}, or a Plant whose local "
+            f"blocks are taken; only method {' or '.join(map(repr, FROM_LOGS))} identifies units from their logs. A "
+            "fit from logs has such models: {name: part.model for name, part in found.parts.items()}"
+        )
+    private = task.privacy is not None and task.privacy.accounting == "rigorous"
+    return FROM_LOGS["moments" if private else task.method]

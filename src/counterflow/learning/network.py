@@ -1,0 +1,355 @@
+"""A network of units as predictors of their rows: what every number of a unit does next, from few earlier ones.
+
+Each number s_i (a unit's compressed measurement, standardised) is predicted from all numbers and inputs z = (s, u),
+
+    s_i[t] = offset_i
+           + Σ over columns j and spans b of  w_ijb · mean of z_j over the rows of b before t
+           + Σ over pairs (j, k) of           c_ijk · (z̄_j z̄_k, centred and scaled)            + e_i[t]
+
+where z̄ is the mean of the last two rows, limited to what was seen. Most w and c are zero. Several *replicates* of the
+weights, learned from rows weighted at random, stand side by side: an answer is their mean, its uncertainty comes from
+their spread.
+
+Two worlds that differ in inputs share their residuals e. In the past these are what each replicate leaves of the
+record, so that the factual world is the record itself; in the future they are zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterflow.arrays import FloatArray, slices
+from counterflow.learning.known_edges import KnownEdges
+
+IntArray = NDArray[np.int64]
+RECENT = 2  # rows whose mean is multiplied in products
+SPANS = np.array([(1, 1), (2, 2), (3, 3), (4, 5), (6, 8), (9, 12), (13, 17), (18, 23), (24, 30), (31, 39), (40, 51)])
+GROWN = 300  # rows in which a replicate's growth is looked at
+LATE = 10  # times as many rows, before what seems to grow is damped
+FADED = 1e-8  # of what it was at first: what is left then is soon nothing but rounding, which never decays
+RUNAWAY = 1e6  # standard deviations beyond which nothing is computed any more
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Network:
+    """K replicates of the weights; m columns z = (r numbers, U inputs), b spans, k pairs.
+
+    ``spans`` (b, 2): first and last lag of each. ``linear`` (K, b, m, r). ``pairs`` (k, 2), ``bends`` (K, k, r),
+    ``pair_centre``, ``pair_size`` (k,). ``low``, ``high`` (m,): the range seen. ``level``, ``scale`` (m,) of the
+    columns in the units' own terms (departures of inputs). ``noise`` (r, r): covariance of e. ``widening``: by how much
+    the spread of the replicates is too narrow for the error of answers. ``offset`` (K, r): of numbers whose way of
+    running has a level of its own; else zero.
+    """
+
+    names: tuple[str, ...]
+    numbers: tuple[int, ...]
+    inputs: tuple[int, ...]
+    spans: IntArray
+    linear: FloatArray
+    pairs: IntArray
+    bends: FloatArray
+    pair_centre: FloatArray
+    pair_size: FloatArray
+    low: FloatArray
+    high: FloatArray
+    level: FloatArray
+    scale: FloatArray
+    noise: FloatArray
+    widening: float
+    offset: FloatArray
+    rows: int = 0  # that it was learned from
+    bend: tuple[float, float] = (0.0, 0.0)  # what curvature is worth, see ``network_learning.Bend``
+    known: KnownEdges | None = None  # which units can act on which; None: any
+
+    @property
+    def memory(self) -> int:
+        """Rows before one that it is predicted from."""
+        return int(self.spans[-1, 1])
+
+    @property
+    def size(self) -> int:
+        """r, the numbers of all units."""
+        return int(self.linear.shape[3])
+
+    @property
+    def curved(self) -> bool:
+        """Whether any replicate has products."""
+        return bool(self.bends.any())
+
+    @cached_property
+    def mean(self) -> Network:
+        """The same with one set of weights, the mean of all replicates."""
+        return replace(
+            self, linear=self.linear.mean(axis=0, keepdims=True), bends=self.bends.mean(axis=0, keepdims=True),
+            offset=self.offset.mean(axis=0, keepdims=True),
+        )  # fmt: skip
+
+    @cached_property
+    def number_slices(self) -> tuple[slice, ...]:
+        """Where each unit's numbers stand."""
+        return slices(self.numbers)
+
+    @cached_property
+    def owner(self) -> IntArray:
+        """(m,): the unit of each column, by its place."""
+        return owners(self.numbers, self.inputs)
+
+    def standard(self, numbers: FloatArray, inputs: FloatArray) -> FloatArray:
+        """Rows z (n, m) of numbers (n, r) and inputs (n, U) in the units' own terms."""
+        return np.asarray((np.hstack([numbers, inputs]) - self.level) / self.scale)
+
+    @cached_property
+    def in_use(self) -> NDArray[np.bool_]:
+        """(K, m, r): which columns act on which numbers, by themselves or in products, in each replicate."""
+        out = np.asarray(np.abs(self.linear).sum(axis=1) > 0)
+        for k, factors in enumerate(self.pairs):
+            for factor in factors:
+                out[:, factor] |= self.bends[:, k] != 0
+        return out
+
+    def reaches(self, cause: int, effect: int) -> bool:
+        """Whether a unit can act on another at all, by way of others or not, as far as is known beforehand."""
+        if self.known is None or cause == effect:
+            return True
+        seen, new = {cause}, [cause]
+        while new:
+            here = new.pop()
+            open_ = [n for n, name in enumerate(self.names) if self.known.allows(self.names[here], name)]
+            new += [n for n in open_ if n not in seen]
+            seen.update(open_)
+        return effect in seen
+
+    def doubt(self, found: FloatArray) -> float:
+        """Squared error over squared effect that is to be expected of replicates (K, n, columns) of an effect."""
+        mean = found.mean(axis=0)
+        size, spread = float(np.square(mean).sum()), float(np.square(found - mean).sum()) / max(len(found) - 1, 1)
+        return self.widening**2 * spread / size if size > 0 else np.inf if spread > 0 else 0.0
+
+    # ---- running it
+
+    def difference(
+        self, before: FloatArray, inputs: FloatArray, added: FloatArray, recorded: FloatArray | None = None,
+        still: Sequence[str] = (), already: FloatArray | None = None,
+    ) -> tuple[FloatArray, float]:  # fmt: skip
+        """What inputs ``added`` do to the numbers, (K, n, r) in the units' own terms, and how often limits were met.
+
+        Parameters
+        ----------
+        before : (memory, m) standardised rows before the first row asked about; inputs of its last row act on that row.
+        inputs : (n, U) standardised inputs: those of row k act on row k of the answer.
+        added : (n, U), in the units' own terms.
+        recorded : (n, r) standardised numbers that were measured; None: the rows lie in the future.
+        still : units whose numbers do not move, whatever acts on them.
+        already : (K, memory, m), standardised: how far the two worlds are apart in the rows ``before``.
+        """
+        r = self.size
+        change = added / self.scale[r:]
+        held = np.repeat(np.array([name in still for name in self.names], bool), self.numbers)
+        if not self.curved:
+            nothing = np.zeros((len(self.linear), len(inputs), r))
+            bare = replace(self, offset=np.zeros_like(self.offset))
+            start = np.zeros_like(before) if already is None else already
+            return bare.run(start, change, None, held, nothing)[0] * self.scale[:r], 0.0
+        factual, residual = self.factual(before, inputs, recorded)
+        start = before if already is None else before + already
+        changed, limited = self.run(start, inputs + change, residual, held, factual)
+        return (changed - factual) * self.scale[:r], limited
+
+    def ahead(self, before: FloatArray, inputs: FloatArray) -> FloatArray:
+        """Standardised numbers (K, n, r) of rows in the future, without residuals; see ``difference``."""
+        return self.run(before, inputs)[0]
+
+    def free_runs(self, z: FloatArray, starts: NDArray[np.intp], horizon: int) -> FloatArray:
+        """Standardised numbers (starts, horizon, r) after rows ``starts`` of z: mean weights, inputs as they were."""
+        p, r, S = self.memory, self.size, len(starts)
+        weights, bends = self.linear.mean(axis=0).reshape(-1, r), self.bends.mean(axis=0)
+        offset = self.offset.mean(axis=0)
+        window = z[starts[None, :] - p + 1 + np.arange(p)[:, None]]  # (p, S, m)
+        total = np.zeros((p + horizon + 1, S, z.shape[1]))
+        total[1 : p + 1] = np.cumsum(window, axis=0)
+        newest, out = window[-RECENT:], np.empty((S, horizon, r))
+        for t in range(horizon):
+            foreseen = span_means(total, p + t, self.spans).transpose(1, 0, 2).reshape(S, -1) @ weights + offset
+            if len(bends):
+                foreseen = foreseen + self._products(newest.mean(axis=0)) @ bends
+            out[:, t] = np.clip(foreseen, -RUNAWAY, RUNAWAY)
+            row = np.hstack([out[:, t], z[starts + t + 1, r:]])
+            total[p + t + 1] = total[p + t] + row
+            newest = np.concatenate([newest[1:], row[None]])
+        return out
+
+    def factual(
+        self, before: FloatArray, inputs: FloatArray, recorded: FloatArray | None
+    ) -> tuple[FloatArray, FloatArray | None]:
+        """Numbers (K, n, r) of the world as it was or will be, and its residuals."""
+        if recorded is None:
+            return self.ahead(before, inputs), None
+        rows = np.hstack([recorded, np.zeros((len(recorded), inputs.shape[1]))])
+        z = np.vstack([before, rows])
+        z[self.memory - 1 : -1, self.size :] = inputs
+        foreseen = self.predicted(z)
+        return np.broadcast_to(recorded, foreseen.shape), recorded - foreseen
+
+    def predicted(self, z: FloatArray) -> FloatArray:
+        """One row ahead (K, T - memory, r) for standardised rows z (T, m), from row ``memory`` on."""
+        p, T = self.memory, len(z)
+        total = np.vstack([np.zeros(z.shape[1]), np.cumsum(z, axis=0)])
+        rows = np.arange(p, T)
+        out = np.repeat(self.offset[:, None], T - p, axis=1)
+        for (first, last), weights in zip(self.spans, self.linear.swapaxes(0, 1), strict=True):
+            out += (total[rows - first + 1] - total[rows - last]) / (last - first + 1) @ weights
+        if self.curved:
+            out += self._products(np.mean([z[rows - k] for k in range(1, RECENT + 1)], axis=0)) @ self.bends
+        return out
+
+    def foretold(self, before: FloatArray) -> FloatArray:
+        """Standardised numbers (r,) of the row after rows ``before`` (memory, m), by the mean weights."""
+        return np.asarray(self.mean.predicted(np.vstack([before, before[-1:]]))[0, 0])
+
+    def _products(self, recent: FloatArray) -> FloatArray:
+        """(n, k) of the last rows' means (n, m), which are limited to what was seen."""
+        inside = np.clip(recent, self.low, self.high)
+        products = inside[:, self.pairs[:, 0]] * inside[:, self.pairs[:, 1]]
+        return np.asarray((products - self.pair_centre) / self.pair_size)
+
+    def brought(self, z: FloatArray) -> FloatArray:
+        """What the numbers and inputs of each unit bring to every number one row ahead (units, T - memory, r).
+
+        For rows z (T, m), by the mean weights. A product of two units' columns counts half for each.
+        """
+        p, r = self.memory, self.size
+        rows = np.arange(p, len(z))
+        total = np.vstack([np.zeros(z.shape[1]), np.cumsum(z, axis=0)])
+        out = np.zeros((len(self.names), len(rows), r))
+        weights, bends = self.linear.mean(axis=0), self.bends.mean(axis=0)
+        for (first, last), part in zip(self.spans, weights, strict=True):
+            means = (total[rows - first + 1] - total[rows - last]) / (last - first + 1)
+            for unit in range(len(self.names)):
+                mine = self.owner == unit
+                out[unit] += means[:, mine] @ part[mine]
+        if self.curved:
+            products = self._products(np.mean([z[rows - k] for k in range(1, RECENT + 1)], axis=0))
+            for side in (0, 1):
+                for unit in range(len(self.names)):
+                    mine = self.owner[self.pairs[:, side]] == unit
+                    out[unit] += 0.5 * products[:, mine] @ bends[mine]
+        return out
+
+    def run(
+        self, before: FloatArray, inputs: FloatArray, residual: FloatArray | None = None,
+        held: NDArray[np.bool_] | None = None, at: FloatArray | None = None,
+    ) -> tuple[FloatArray, float]:  # fmt: skip
+        """Numbers (K, n, r) with inputs (n, U) from rows ``before``, and the share of products' factors at a limit.
+
+        Numbers ``held`` (r,) are those of ``at`` (K, n, r) in every row. ``before``: (memory, m), or (K, memory, m);
+        inputs that are others in every replicate are (K, n, U).
+        """
+        K, n, r, p = len(self.linear), inputs.shape[-2], self.size, self.memory
+        m = before.shape[-1]
+        before = np.broadcast_to(before, (K, p, m)).swapaxes(0, 1)
+        weights = self.linear.reshape(K, -1, r)
+        total = np.zeros((p + n + 1, K, m))  # running sums of rows
+        total[1 : p + 1] = np.cumsum(before, axis=0)
+        out = np.empty((K, n, r))
+        row = np.zeros((K, m))
+        newest = before[-RECENT:].copy()
+        factors = np.unique(self.pairs[self.bends.any(axis=(0, 2))]) if self.curved else np.empty(0, np.int64)
+        met = 0
+        for t in range(n):
+            now = inputs[..., t, :]
+            total[p + t, :, r:] += now - newest[-1, :, r:]  # inputs of the row before act on this one
+            newest[-1, :, r:] = now
+            means = span_means(total, p + t, self.spans)
+            foreseen = np.matmul(means.transpose(1, 0, 2).reshape(K, 1, -1), weights)[:, 0] + self.offset
+            if self.curved:
+                recent = newest.mean(axis=0)
+                met += int(((recent < self.low) | (recent > self.high))[:, factors].sum())
+                foreseen = foreseen + np.matmul(self._products(recent)[:, None], self.bends)[:, 0]
+            if residual is not None:
+                foreseen = foreseen + residual[:, t]
+            out[:, t] = np.clip(foreseen, -RUNAWAY, RUNAWAY)
+            if held is not None and at is not None:
+                out[:, t, held] = at[:, t, held]
+            row = np.concatenate([out[:, t], np.zeros((K, m - r))], axis=1)
+            total[p + t + 1] = total[p + t] + row
+            newest = np.concatenate([newest[1:], row[None]])
+        return out, met / max(n * K * len(factors), 1)
+
+    # ---- what it says of the couplings
+
+    def responses(self, columns: NDArray[np.intp], rows: int, cut: tuple[int, int] | None = None) -> FloatArray:
+        """(K, rows, r, columns): numbers after one row in which a column stood one higher, without products.
+
+        ``cut``: (effect, cause), units of which the second no longer acts on the first.
+        """
+        K, r, p = len(self.linear), self.size, self.memory
+        linear = self.linear
+        if cut is not None:
+            linear = linear.copy()
+            linear[:, :, (self.owner == cut[1])[:, None] & (self.owner[:r] == cut[0])[None, :]] = 0.0
+        m, C = linear.shape[2], len(columns)
+        weights = linear.reshape(K, -1, r).swapaxes(1, 2)
+        total = np.zeros((p + rows + 1, K, m, C))
+        total[p, :, columns, np.arange(C)] = 1.0
+        out = np.empty((K, rows, r, C))
+        for t in range(rows):
+            means = span_means(total, p + t, self.spans)
+            out[:, t] = np.clip(weights @ means.transpose(1, 0, 2, 3).reshape(K, -1, C), -RUNAWAY, RUNAWAY)
+            total[p + t + 1] = total[p + t]
+            total[p + t + 1, :, :r] += out[:, t]
+        return out
+
+
+def owners(numbers: Sequence[int], inputs: Sequence[int]) -> IntArray:
+    """(m,): the unit of each column of z, by its place, where units have so many numbers and inputs."""
+    units = np.arange(len(numbers))
+    return np.concatenate([np.repeat(units, numbers), np.repeat(units, inputs)])
+
+
+def span_means(total: FloatArray, row: int, spans: IntArray) -> FloatArray:
+    """(b, ...): means over all spans before a row, of rows whose running sums are ``total`` (row 0: nothing yet)."""
+    first, last = spans[:, 0], spans[:, 1]
+    width = (last - first + 1).reshape(-1, *[1] * (total.ndim - 1))
+    return np.asarray((total[row - first + 1] - total[row - last]) / width)
+
+
+def growth(linear: FloatArray, spans: IntArray, rows: int = GROWN) -> float:
+    """By how much the slowest mode of linear weights (b, m, r) grows from row to row, looked at in the last rows."""
+    r = linear.shape[2]
+    own = linear[:, :r].reshape(-1, r).T
+    p = int(spans[-1, 1])
+    total = np.zeros((p + rows + 1, r))
+    total[1 : p + 1] = np.cumsum(np.random.default_rng(0).standard_normal((p, r)), axis=0)
+    sizes = np.empty(rows)
+    for t in range(rows):
+        row = own @ span_means(total, p + t, spans).reshape(-1)
+        sizes[t] = np.abs(row).max()
+        if not sizes[t] < RUNAWAY:
+            return float((sizes[t] / max(sizes[0], 1e-12)) ** (1 / max(t, 1)))
+        if t >= 2 * p and sizes[t - p + 1 : t + 1].max() < FADED * sizes[:p].max():
+            return float((sizes[t - p + 1 : t + 1].max() / sizes[:p].max()) ** (1 / t))
+        total[p + t + 1] = total[p + t] + row
+    early, late = sizes[rows // 2 - 50 : rows // 2].max(), sizes[-50:].max()
+    return float((late / early) ** (2 / rows)) if early > 1e-300 else 0.0
+
+
+def damping(linear: FloatArray, spans: IntArray, most: float) -> FloatArray:
+    """Factors (b, m) for linear weights (b, m, r), with which the slowest mode grows by no more than ``most`` a row.
+
+    Weights of rows further back are made smaller, by a power of one factor, which moves every mode inwards by about it.
+    """
+    found = np.ones(linear.shape[:2])
+    middle = spans.mean(axis=1)[:, None]
+    for _ in range(8):
+        grown = growth(linear * found[:, :, None], spans)
+        if grown > most:  # slow modes in a row grow at first, and decay then
+            grown = growth(linear * found[:, :, None], spans, LATE * GROWN)
+        if grown <= most:
+            return found
+        found = found * (most / grown * 0.999) ** middle
+    return np.asarray(np.where(np.arange(linear.shape[1]) < linear.shape[2], 0.9 * found, found))

@@ -1,0 +1,58 @@
+"""A network's mean weights, without products, as a state-space system: for all questions that are asked of states.
+
+The responses of the numbers to inputs and to innovations fill a block Hankel matrix; its leading singular vectors are
+states (Ho and Kalman, 1966; Kung, 1978). The range is found by random projections, as the matrix can be large.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from counterflow.arrays import FloatArray
+from counterflow.identification.subspace import shrink
+from counterflow.learning.network import Network
+
+MOST_STATES = 40
+DEPTH = 60  # block rows of the Hankel matrix, and block columns
+FAINT = 2e-3  # of the largest singular value: smaller ones are left out
+EXTRA = 10  # random directions more than states
+
+
+@dataclass(frozen=True, eq=False)
+class Realised:
+    """x[t+1] = A x[t] + B u[t] + K e[t],  s[t] = C x[t] + e[t],  Cov(e) = noise; s and u as departures, own terms."""
+
+    A: FloatArray
+    B: FloatArray
+    C: FloatArray
+    K: FloatArray
+    noise: FloatArray
+
+
+def realised(network: Network) -> Realised:
+    """The system of the mean of all replicates."""
+    r, m = network.size, network.linear.shape[2]
+    columns = np.concatenate([np.arange(r, m), np.arange(r)])
+    responses = network.mean.responses(columns, 2 * DEPTH)[0]  # (2 depth, r, U + r): of inputs, then of innovations
+    inputs = m - r
+    hankel = np.empty((DEPTH, r, DEPTH, m))
+    for i in range(DEPTH):
+        hankel[i] = responses[i : i + DEPTH].transpose(1, 0, 2)
+    H = hankel.reshape(DEPTH * r, DEPTH * m)
+    most = min(MOST_STATES, DEPTH * r)
+    rng = np.random.default_rng(0)
+    sketch = H @ rng.standard_normal((H.shape[1], min(most + EXTRA, *H.shape)))
+    for _ in range(2):
+        sketch = H @ (H.T @ np.linalg.qr(sketch)[0])
+    basis = np.linalg.qr(sketch)[0]
+    left, values, _ = np.linalg.svd(basis.T @ H, full_matrices=False)
+    order = max(1, min(most, int((values > FAINT * values[0]).sum()))) if values[0] > 0 else 1
+    seen = (basis @ left[:, :order]) * np.sqrt(np.maximum(values[:order], 1e-300))  # observability, (depth · r, N)
+    A = shrink(np.linalg.lstsq(seen[:-r], seen[r:], rcond=None)[0])
+    C = seen[:r]
+    drive = np.linalg.lstsq(seen, responses[:DEPTH].reshape(DEPTH * r, m), rcond=None)[0]  # B and K, (N, U + r)
+    number, input_ = network.scale[:r], network.scale[r:]
+    noise = number[:, None] * network.noise * number
+    return Realised(A, drive[:, :inputs] / input_, number[:, None] * C, drive[:, inputs:] / number, noise)

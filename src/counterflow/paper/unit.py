@@ -1,0 +1,299 @@
+"""The unit's side of the published training, as a state machine without I/O: ``state, replies = step(state, message)``.
+
+Its loss stays at the unit (``TrainingUnit.loss``); only what ``protocol`` defines leaves it. With ``MessageNoise`` that
+is one message a round, clipped and noised as in the paper's privacy analysis, and nothing besides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from counterflow.arrays import FloatArray
+from counterflow.errors import OptionError, ProtocolError
+from counterflow.exchange.sufficient.private import clipped_rows
+from counterflow.paper import conjugate, refined
+from counterflow.paper.augmented import AugmentedModel
+from counterflow.paper.contraction import Contraction, Responses
+from counterflow.privacy import Source, gaussian_release
+from counterflow.protocol import (
+    AugmentedStates,
+    Finished,
+    Introduction,
+    Message,
+    PerturbedStates,
+    Plan,
+    Settled,
+    StateGradients,
+)
+
+DROWNED = 1e60  # noise beyond which squares of its squares could leave the range of numbers
+
+
+@dataclass(frozen=True)
+class ClientSteps:
+    """Step sizes of the paper's client update; None: derived from the data so that the loss cannot rise."""
+
+    eta_1: float | None = None
+    eta_2: float | None = None
+    gamma_1: float | None = None
+    gamma_2: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class MessageNoise:
+    """The paper's mechanism on messages: clip every row to C_msg, add Gaussian noise of ``multiplier`` times Δ_msg.
+
+    ``bound``: R_max, to which measurements and inputs have been cut already. ``clip``: C_msg; None: wide enough for
+    every row that such signals allow, because the noise, σ_msg C_msg = Δ_msg √(2 ln(1.25/δ))/ε, does not depend on it.
+    """
+
+    responses: Responses
+    bound: float
+    multiplier: float
+    source: Source
+    clip: float | None = None
+    cut: float = 0.0  # share of the unit's rows that R_max has cut; nobody else may know
+
+
+@dataclass(frozen=True)
+class MessageRelease:
+    """What one round's message was made with; ``cut``, the share of rows beyond C_msg, is known to the unit only."""
+
+    constants: Contraction
+    sensitivity: float  # Δ_msg
+    clip: float  # C_msg
+    sigma: float  # standard deviation of the noise: σ_msg C_msg
+    cut: float
+
+
+@dataclass(frozen=True)
+class TrainingUnit:
+    """All that a unit holds during training."""
+
+    unit: str
+    model: AugmentedModel
+    theta: FloatArray  # (P_m, D_m)
+    phi: FloatArray  # (P_m,)
+    steps: ClientSteps = ClientSteps()
+    tolerance: float = 1e-8
+    round: int = 0
+    plan: Plan | None = None
+    sent: FloatArray | None = None  # h_a of the last message
+    conjugate: conjugate.ConjugateState | None = None
+    refined: refined.RefinedState | None = None  # the same with a refined target
+    loss: float | None = None  # L_a of the last round that has been answered
+    finished: bool = False
+    noise: MessageNoise | None = None
+    release: MessageRelease | None = None  # of the last message, if it was noised
+
+    GIVEN: ClassVar[frozenset[str]] = frozenset({"unit", "model", "steps", "tolerance", "noise"})
+
+    @property
+    def proprietary_loss(self) -> float:
+        return self.model.proprietary_loss
+
+    def step(self, message: Message) -> tuple[TrainingUnit, tuple[Message, ...]]:
+        match message:
+            case Plan() if self.plan is None:
+                return _begin(replace(self, plan=message))
+            case StateGradients() if self.plan is not None and self.sent is not None and not self.finished:
+                return _update(self, message)
+            case Finished() if self.plan is not None:
+                return replace(self, finished=True), ()
+        raise ProtocolError(f"unit {self.unit!r} did not expect {type(message).__name__} in round {self.round}")
+
+    def resumed(self) -> TrainingUnit:
+        return self
+
+    def sources(self) -> tuple[list[FloatArray], list[FloatArray]]:
+        data = self.model.data
+        raw = [data.measured, data.previous[:1], data.inputs, *self.model.model.arrays]
+        return raw, [data.refined, data.predicted]
+
+
+def _begin(state: TrainingUnit) -> tuple[TrainingUnit, tuple[Message, ...]]:
+    local, data = state.model.model, state.model.data
+    plan = state.plan
+    assert plan is not None
+    if state.noise is not None:
+        if plan.conjugate:
+            raise ProtocolError(f"unit {state.unit!r}: its messages are noised, which the conjugate solver cannot bear")
+        state, perturbed = _perturb(state, state.noise)
+        return state, (perturbed,)
+    introduction = Introduction(state.unit, local.A, local.B, data.refined, data.inputs)
+    if plan.conjugate and plan.refined_target:
+        state = replace(state, phi=refined.best_offset(state.model, state.theta, plan.offset))
+    elif plan.conjugate and not state.theta.any() and not state.phi.any():
+        # here the server's best couplings are zero, and so is its gradient
+        loss, own_theta, own_phi = state.model.loss_and_gradients(state.model.base)
+        own = own_theta, own_phi if plan.offset else np.zeros_like(own_phi)
+        silence = np.zeros_like(own_theta), np.zeros_like(own_phi)
+        progress = conjugate.start(state.model, state.theta, state.phi, own, silence, plan.penalty, plan.offset)
+        theta, phi = progress.parameters()
+        state = replace(state, conjugate=progress, theta=theta, phi=phi, loss=loss)
+    state, states = _send(state, gradient_norm=0.0)
+    return state, (introduction, states)
+
+
+def _send(state: TrainingUnit, gradient_norm: float) -> tuple[TrainingUnit, AugmentedStates]:
+    states = state.model.states(state.theta, state.phi)
+    if not np.isfinite(gradient_norm) or not np.isfinite(states.sum()):
+        raise OptionError(
+            f"training diverged at unit {state.unit!r} in round {state.round}. If step sizes were given "
+            f"(eta_1={state.steps.eta_1}, eta_2={state.steps.eta_2}, gamma_1={state.steps.gamma_1}, "
+            f"gamma_2={state.steps.gamma_2}, or at the server), leave them out to use derived ones; else put the "
+            "measurements on a common scale"
+        )
+    plan = state.plan
+    assert plan is not None
+    seen = (state.model.refined_states(state.theta),) if plan.refined_target else ()
+    message = AugmentedStates(state.unit, state.round, gradient_norm, states, state.phi, *seen)
+    return replace(state, sent=states), message
+
+
+def _perturb(state: TrainingUnit, noise: MessageNoise) -> tuple[TrainingUnit, PerturbedStates]:
+    """All that leaves the unit in a private round: nothing that depends on y is in it without noise but by theta."""
+    local, data, unit = state.model.model, state.model.data, state.unit
+    states = state.model.states(state.theta, state.phi)
+    augmented = data.refined + data.previous @ state.theta.T
+    constants = noise.responses.constants(state.theta, state.phi)
+    sensitivity = constants.message * noise.bound
+    clip = constants.row_bound(noise.bound) if noise.clip is None else noise.clip
+    sigma = sensitivity * noise.multiplier
+    if not sigma < DROWNED:
+        raise OptionError(
+            f"privacy: unit {unit!r} has been drowned by its own noise (standard deviation {sigma:.3g} in round "
+            f"{state.round}): noise moves theta, theta raises the sensitivity, and that the noise. Give a larger "
+            "epsilon, fewer rounds, smaller steps or more rows, or use method='sufficient'"
+        )
+    inside, cut = clipped_rows(np.hstack([data.refined, augmented, states, data.inputs]), clip)
+    rows = inside
+    if sigma > 0:  # a measurement that moves nothing needs no noise
+        try:
+            rows = gaussian_release(inside, sigma, noise.source, unit, "published message", str(state.round))
+        except OptionError as error:
+            raise OptionError(
+                f"privacy: unit {unit!r} cannot be noised in round {state.round} (one measurement moves its message by "
+                f"{sensitivity:.3g}, rows are up to {clip:.3g} long): {error}"
+            ) from error
+    parts = np.split(rows, np.cumsum([local.states] * 3), axis=1)
+    refined, augmented, predicted, inputs = map(np.ascontiguousarray, parts)
+    # the contraction is a function of theta, as clip and noise are: theta leaks through them
+    message = PerturbedStates(
+        unit, state.round, contraction=constants.contraction, decay=constants.decay,
+        gain=float(np.linalg.norm(local.C, 2)), bound=noise.bound, clip=clip, noise=sigma, A=local.A, B=local.B,
+        refined=refined, augmented=augmented, predicted=predicted, inputs=inputs,
+    )  # fmt: skip
+    release = MessageRelease(constants, sensitivity, clip, sigma, float(cut.mean()))
+    return replace(state, sent=states, release=release), message
+
+
+def _update(state: TrainingUnit, message: StateGradients) -> tuple[TrainingUnit, tuple[Message, ...]]:
+    plan, sent = state.plan, state.sent
+    assert plan is not None
+    assert sent is not None
+    if message.round != state.round:
+        raise ProtocolError(f"unit {state.unit!r} is in round {state.round}, got gradients of round {message.round}")
+    if message.predicted.shape != sent.shape:
+        raise ProtocolError(
+            f"unit {state.unit!r}: gradients must have the shape {sent.shape} of the states sent, "
+            f"got {message.predicted.shape}"
+        )
+    if plan.refined_gradient != bool(message.refined.shape[0]):
+        raise ProtocolError(f"unit {state.unit!r}: 'refined' gradients do not go with the plan")
+    loss, own_theta, own_phi = state.model.loss_and_gradients(sent)
+    if plan.refined_target:
+        shares = state.model.refined_chain_rule(message.predicted, message.refined)
+        their_theta, their_phi = shares[0] + shares[1], np.zeros_like(own_phi)
+    else:
+        theirs = message.refined if plan.refined_gradient else None
+        their_theta, their_phi = state.model.chain_rule(message.predicted, theirs)
+    if not plan.offset:
+        own_phi, their_phi = np.zeros_like(own_phi), np.zeros_like(their_phi)
+    state = replace(state, loss=loss, round=state.round + 1)
+    if message.conjugate:
+        # the server's couplings are the best ones for the point that was sent: stay there if nothing more is to come
+        if message.last:
+            return state, ()
+        if plan.refined_target:
+            return _refined_update(state, message, own_theta, shares)
+        return _conjugate_update(state, message, (own_theta, own_phi), (their_theta, their_phi))
+    eta_1, eta_2, gamma_1, gamma_2 = _steps(state, message)
+    change = -eta_1 * own_theta - eta_2 * their_theta, -gamma_1 * own_phi - gamma_2 * their_phi
+    state = _descend(state, message, change, eta_2)
+    if message.last:
+        return state, ()
+    if state.noise is not None:
+        state, perturbed = _perturb(state, state.noise)
+        return state, (perturbed,)
+    # what must vanish is the step itself: with steps of different sizes, that is not the gradient of the plain sum
+    scales = max(eta_1, eta_2), max(gamma_1, gamma_2)
+    norm = _norm(*(c / scale if scale > 0 else c for c, scale in zip(change, scales, strict=True)))
+    state, states = _send(state, norm)
+    return state, (states,)
+
+
+def _norm(d_theta: FloatArray, d_phi: FloatArray) -> float:
+    return float(np.sqrt(np.vdot(d_theta, d_theta) + np.vdot(d_phi, d_phi)))
+
+
+def _steps(state: TrainingUnit, message: StateGradients) -> list[float]:
+    """Step sizes eta_1, eta_2, gamma_1 and gamma_2: as given, or derived."""
+    given = state.steps
+    assert state.plan is not None
+    theta, phi = state.model.step_sizes(0.0 if message.implicit else message.penalty, state.plan.refined_target)
+    pairs = ((given.eta_1, theta), (given.eta_2, theta), (given.gamma_1, phi), (given.gamma_2, phi))
+    return [derived if step is None else step for step, derived in pairs]
+
+
+def _descend(
+    state: TrainingUnit, message: StateGradients, change: tuple[FloatArray, FloatArray], eta_2: float
+) -> TrainingUnit:
+    """theta <- theta - eta_1 dL_a - eta_2 dL_s, phi likewise (paper, Eqs. (9)-(10)); the penalty implicit in IMEX."""
+    d_theta, d_phi = change
+    if message.implicit and message.penalty > 0:
+        # twice the penalty: unit and server answer the same D at once, and each must leave room for the other
+        d_theta = state.model.implicit_step(d_theta, 2 * eta_2 * message.penalty)
+    return replace(state, theta=state.theta + d_theta, phi=state.phi + d_phi)
+
+
+def _conjugate_update(
+    state: TrainingUnit, message: StateGradients, own: conjugate.Gradient, theirs: conjugate.Gradient
+) -> tuple[TrainingUnit, tuple[Message, ...]]:
+    plan = state.plan
+    assert plan is not None
+    if state.conjugate is None:
+        progress = conjugate.start(state.model, state.theta, state.phi, own, theirs, message.penalty, plan.offset)
+    else:
+        progress = conjugate.advance(state.conjugate, own, theirs, state.tolerance)
+    state = replace(state, conjugate=progress)
+    norm = _norm(own[0] + theirs[0], own[1] + theirs[1])
+    if progress.verified:
+        return state, (Settled(state.unit, state.round, progress.relative),)
+    return _moved(state, progress.parameters(), norm)
+
+
+def _refined_update(
+    state: TrainingUnit, message: StateGradients, own: FloatArray, theirs: refined.Shares
+) -> tuple[TrainingUnit, tuple[Message, ...]]:
+    plan = state.plan
+    assert plan is not None
+    if state.refined is None:
+        progress = refined.start(state.model, state.theta, own, theirs, message.penalty, plan.offset)
+    else:
+        progress = refined.advance(state.refined, state.model, own, theirs, state.tolerance)
+    state = replace(state, refined=progress)
+    if progress.verified:
+        return state, (Settled(state.unit, state.round, progress.relative),)
+    return _moved(state, progress.parameters(state.model), float(np.linalg.norm(own + theirs[0] + theirs[1])))
+
+
+def _moved(
+    state: TrainingUnit, point: tuple[FloatArray, FloatArray], norm: float
+) -> tuple[TrainingUnit, tuple[Message, ...]]:
+    """At the next point of a conjugate solver, which is sent."""
+    state, states = _send(replace(state, theta=point[0], phi=point[1]), norm)
+    return state, (states,)
