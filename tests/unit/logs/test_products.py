@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tolerances import LONG
 
-from counterflow.learning import products as module
+from counterflow.learning import block_moments as module
 from counterflow.learning.block_moments import MOST_BLOCKS, BlockMoments, Rows, block_length, block_moments_of
 from counterflow.learning.network_learning import REPLICATES, block_weights
 
