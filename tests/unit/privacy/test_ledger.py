@@ -32,7 +32,7 @@ from counterflow.privacy.balance import Entry
 from counterflow.privacy.ledger import SCHEMA, Ledger, ledger_path
 from counterflow.privacy.noise import Source
 from counterflow.privacy.settings import Privacy
-from counterflow.privacy.stretch import Stretch
+from counterflow.privacy.stretch import RowRange
 from counterflow.sealed_log import FileLogs
 
 DELTA = 1e-6
@@ -519,7 +519,7 @@ def used(ledger: Ledger, path: Path) -> Path:
 DIGEST = "0f" * 32
 
 
-def reserve(ledger: Ledger, cost: Cost, release: str = DIGEST, rows: Stretch | None = None) -> Entry:
+def reserve(ledger: Ledger, cost: Cost, release: str = DIGEST, rows: RowRange | None = None) -> Entry:
     about = {"fit": "fit 1", "mechanism": "analytic Gaussian", "source": str(Source())}
     return ledger.reserve(cost, "message", release=release, rows=rows, **about)
 
@@ -572,7 +572,7 @@ def test_a_log_that_moves_on_is_remembered_row_by_row(ledger: Ledger, path: Path
     cost = Cost(0, 1, row_loss=1e-3)
     for k in range(0, 900, 100):
         begins = f"2026-01-01 00:{k // 60:02}:{k % 60:02}"
-        entry = reserve(ledger, cost, f"{k:x}", Stretch.timed(y[k : k + 200], begins, 1.0))
+        entry = reserve(ledger, cost, f"{k:x}", RowRange.timed(y[k : k + 200], begins, 1.0))
         assert entry.cost.stop - entry.cost.start == 200
     assert ledger.spent == pytest.approx(total_epsilon([replace(cost, row_loss=2e-3)], DELTA), rel=1e-9)
     with FileLogs(path, SCHEMA) as logs:
