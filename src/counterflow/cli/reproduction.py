@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -15,11 +15,10 @@ from counterflow.cli import output
 from counterflow.cli.options import AnswerFormat
 from counterflow.cli.output import Format
 from counterflow.errors import OptionError
-from counterflow.paper import experiments
-from counterflow.paper.experiments import figures, reproduction, runner
-from counterflow.paper.experiments.experiment import Experiment, Request, Task
-from counterflow.paper.experiments.page import Chapter, counts
-from counterflow.paper.experiments.store import Store
+
+if TYPE_CHECKING:
+    from counterflow.paper.experiments.experiment import Experiment, Request, Task
+    from counterflow.paper.experiments.page import Chapter
 
 READS_FILES = "real-plants"  # the experiment that --hai and --swat are for
 
@@ -38,6 +37,11 @@ def reproduce(
 
     Example: counterflow reproduce all --quick --out reproduction
     """
+    from counterflow.paper.experiments import figures, reproduction, runner
+    from counterflow.paper.experiments.experiment import Request
+    from counterflow.paper.experiments.page import counts
+    from counterflow.paper.experiments.store import Store
+
     if "list" in names:
         if len(names) > 1:
             raise OptionError("'list' names every experiment: leave the other names out.")
@@ -72,6 +76,8 @@ def reproduce(
 
 
 def _show(chapters: Sequence[Chapter], report: Sequence[Chapter], page: Path, text: Path) -> None:
+    from counterflow.paper.experiments.page import counts
+
     for each in chapters:
         rows = [[claim.subject, claim.ours, claim.verdict] for claim in each.claims]
         output.show_table(f"{each.experiment.name}: {each.experiment.title}", ["", "ours", "verdict"], rows, left=3)
@@ -83,6 +89,8 @@ def _show(chapters: Sequence[Chapter], report: Sequence[Chapter], page: Path, te
 
 
 def _chosen(asked: Sequence[str]) -> list[Experiment]:
+    from counterflow.paper import experiments
+
     if "all" in asked:
         if len(asked) > 1:
             raise OptionError("'all' is every experiment: leave the other names out.")
