@@ -45,7 +45,7 @@ from counterflow.cli import federation_data
 from counterflow.cli.toml_lines import TomlPath, shown
 from counterflow.cli.toml_page import LETTERS, Page, what
 from counterflow.control import Loop
-from counterflow.control.laws import law_of
+from counterflow.control.laws import law_from_table
 from counterflow.exchange.logs.options import LogOptions
 from counterflow.exchange.registry import FEDERATED
 from counterflow.fits.training import METHODS
@@ -341,7 +341,7 @@ def _loops(page: Page, at: TomlPath, given: Any) -> list[Loop]:
         target = page.text((*here, "target"), entry["target"]) if "target" in entry else None
         law = entry.get("law")
         with page.blaming((*here, "law") if law is not None else here):
-            out.append(Loop(**names, target=target, law=None if law is None else law_of(law)))
+            out.append(Loop(**names, target=target, law=None if law is None else law_from_table(law)))
     return out
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from counterflow.arrays import FloatArray
 from counterflow.cli.unit_logs import read_columns
-from counterflow.control import Law, law_of_words
+from counterflow.control import Law, law_from_words
 from counterflow.data.archives import is_table
 from counterflow.errors import DataError, ModelError, OptionError, StorageError
 from counterflow.fits.fit import Fit
@@ -61,7 +61,7 @@ def laws_given(plant: Described, option: str, texts: Sequence[str]) -> dict[str,
         if name in found.get(unit, {}):
             raise OptionError(f"{option}: {unit}.{name} is given twice; give it once.")
         try:
-            found.setdefault(unit, {})[name] = law_of_words(words)
+            found.setdefault(unit, {})[name] = law_from_words(words)
         except ModelError as error:
             raise OptionError(f"{option} {text!r}: {error}") from None
     return found
