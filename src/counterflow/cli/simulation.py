@@ -9,13 +9,13 @@ from typer import Option
 
 from counterflow.cli import output
 from counterflow.cli.federation_file import federation_text, read_plant, relative
-from counterflow.cli.options import AnswerFormat, Force
-from counterflow.cli.output import Content, Format
+from counterflow.cli.output import Content, Told, answering
 from counterflow.errors import OptionError
 from counterflow.plant import Plant, excitation, random_plant
 from counterflow.plant.model_file import model_bytes
 
 
+@answering()
 def simulate(
     out: Annotated[Path, Option(metavar="FILE", help="The recording, .safetensors.")],
     plant: Annotated[Path | None, Option(metavar="FILE", help="A plant in TOML, instead of a random one.")] = None,
@@ -34,9 +34,8 @@ def simulate(
     models: Annotated[
         Path | None, Option(metavar="DIR", help="Local models (models beside the federation file).")
     ] = None,
-    force: Force = False,
-    answer_format: AnswerFormat = Format.table,
-) -> None:
+    force: output.Force = False,
+) -> Told:
     """Simulate a plant: recording, local models, federation file.
 
     Example: counterflow simulate --out recording.safetensors --units boiler,turbine --inputs valve,pump --steps 2000
@@ -69,16 +68,12 @@ def simulate(
         "units": output.units_json(made.units), "files": {"recording": out, "federation": described, "models": files},
     }  # fmt: skip
     written = (f" recording: {out} ({recording.rows} rows)", f"    models: {folder}", f"federation: {described}")
-    lines = (*str(made).splitlines(), "", *written)
-    output.answer(answer_format, "simulate", content, lambda: output.show_lines(*lines))
+    return Told(content, (*str(made).splitlines(), "", *written))
 
 
-def _random(random: dict[str, Any], seed: int) -> Plant:
-    arguments = dict(random)
-    for key in ("units", "inputs", "outputs"):
-        if key in arguments:
-            arguments[key] = _count_or_names(arguments[key], key)
-    return random_plant(**arguments, rng=seed)
+def _random(given: dict[str, Any], seed: int) -> Plant:
+    counted = {key: _count_or_names(given[key], key) for key in ("units", "inputs", "outputs") if key in given}
+    return random_plant(**given | counted, rng=seed)
 
 
 def _count_or_names(text: str, what: str) -> int | list[str]:
