@@ -29,7 +29,7 @@ from counterflow.exchange.sufficient.server import share
 from counterflow.exchange.sufficient.unit import sufficient_message
 from counterflow.fits import engine
 from counterflow.fits.fit import load
-from counterflow.learning.foresight import SETTLES
+from counterflow.learning.clipping import SETTLES
 from counterflow.learning.known_edges import KnownEdges
 from counterflow.learning.optimiser import Estimated
 from counterflow.learning.parameters import Estimate, Parameters

@@ -5,7 +5,7 @@ and the target. So every state of a law is recorded, and what a law leaves of th
 that never was, as the residuals of the plant are. All laws are computed for many worlds side by side.
 """
 
-from counterflow.control.laws import PID, Law, Manual, Ratio, Relay, Schedule, Seen, law_of_words
+from counterflow.control.laws import PID, Law, LawInput, Manual, Ratio, Relay, Schedule, law_of_words
 from counterflow.control.loop import Loop
 
-__all__ = ["PID", "Law", "Loop", "Manual", "Ratio", "Relay", "Schedule", "Seen", "law_of_words"]
+__all__ = ["PID", "Law", "LawInput", "Loop", "Manual", "Ratio", "Relay", "Schedule", "law_of_words"]

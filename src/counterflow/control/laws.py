@@ -16,7 +16,7 @@ DAY = 86400.0  # seconds
 
 
 @dataclass(frozen=True)
-class Seen:
+class LawInput:
     """What a law sees in one row, of K worlds side by side.
 
     ``moved`` (K, memory): what it moves, in the rows before. ``reading`` and ``target`` (K, memory + 1): up to the row
@@ -56,7 +56,7 @@ class Law(Protocol):
     @property
     def memory(self) -> int: ...
 
-    def output(self, seen: Seen) -> FloatArray: ...
+    def output(self, seen: LawInput) -> FloatArray: ...
 
 
 class _Stored:
@@ -124,7 +124,7 @@ class PID(_Stored):
     Examples
     --------
     >>> law = PID(gain=2.0, integral_time=10.0, limits=(0.0, 100.0))
-    >>> seen = Seen(np.array([[50.0]]), np.array([[20.0, 19.0]]), np.array([[20.0, 20.0]]), row=1)
+    >>> seen = LawInput(np.array([[50.0]]), np.array([[20.0, 19.0]]), np.array([[20.0, 20.0]]), row=1)
     >>> law.output(seen).tolist()
     [52.2]
     """
@@ -157,7 +157,7 @@ class PID(_Stored):
         integral, derivative = dt / self.integral_time, self.derivative_time / dt
         return self.gain * np.array([1 + integral + derivative, -1 - 2 * derivative, derivative])
 
-    def output(self, seen: Seen) -> FloatArray:
+    def output(self, seen: LawInput) -> FloatArray:
         last = seen.error.shape[1] - 1 - self.delay
         error, reading = seen.error, seen.reading
         step = error[:, last] * (1 + seen.dt / self.integral_time) - error[:, last - 1]
@@ -191,10 +191,10 @@ class Relay(_Stored):
     Examples
     --------
     >>> pump = Relay(low=5.2, high=5.8, below=1.0, above=0.0)  # starts when the tank is low
-    >>> pump.output(Seen(np.array([[0.0]]), np.array([[5.3, 5.1]]), np.full((1, 2), np.nan), row=1)).tolist()
+    >>> pump.output(LawInput(np.array([[0.0]]), np.array([[5.3, 5.1]]), np.full((1, 2), np.nan), row=1)).tolist()
     [1.0]
     >>> fast = Relay(5.2, 5.8, between_rows=True)  # from 5.4 by way of 5.3 it crosses 5.2 in the next row
-    >>> seen = Seen(np.zeros((1, 2)), np.array([[5.4, 5.3, 5.2]]), np.full((1, 3), np.nan), row=2)
+    >>> seen = LawInput(np.zeros((1, 2)), np.array([[5.4, 5.3, 5.2]]), np.full((1, 3), np.nan), row=2)
     >>> fast.output(seen).round(6).tolist()
     [0.5]
     """
@@ -226,13 +226,13 @@ class Relay(_Stored):
     def memory(self) -> int:
         return 2 if self.between_rows else 1 + self.delay
 
-    def output(self, seen: Seen) -> FloatArray:
+    def output(self, seen: LawInput) -> FloatArray:
         if self.between_rows:
             return self._between(seen)
         now = seen.reading[:, seen.reading.shape[1] - 1 - self.delay]
         return np.where(now < self.low, self.below, np.where(now > self.high, self.above, seen.moved[:, -1]))
 
-    def _between(self, seen: Seen) -> FloatArray:
+    def _between(self, seen: LawInput) -> FloatArray:
         """From the two rows before: the reading of the row itself may have turned already."""
         before, last = (np.round((seen.moved[:, k] - self.above) / (self.below - self.above), 9) for k in (-2, -1))
         reading, slope = seen.reading[:, -2], seen.reading[:, -2] - seen.reading[:, -3]
@@ -258,7 +258,7 @@ class Ratio(_Stored):
 
     Examples
     --------
-    >>> Ratio(0.5, bias=1.0).output(Seen(np.zeros((1, 0)), np.array([[4.0]]), np.array([[np.nan]]), row=0)).tolist()
+    >>> Ratio(0.5, bias=1.0).output(LawInput(np.zeros((1, 0)), np.array([[4.0]]), np.array([[np.nan]]), row=0)).tolist()
     [3.0]
     """
 
@@ -274,7 +274,7 @@ class Ratio(_Stored):
             object.__setattr__(self, name, real_number(getattr(self, name), f"Ratio: {name}", kind=ModelError))
         object.__setattr__(self, "limits", _limits(self.limits, "Ratio"))
 
-    def output(self, seen: Seen) -> FloatArray:
+    def output(self, seen: LawInput) -> FloatArray:
         target = np.where(np.isnan(seen.target[:, -1]), 1.0, seen.target[:, -1])
         return np.clip(self.ratio * target * seen.reading[:, -1] + self.bias, *self.limits)
 
@@ -289,7 +289,7 @@ class Schedule(_Stored):
     Examples
     --------
     >>> day = Schedule((0.0, 1.0), rows=12)
-    >>> day.output(Seen(np.zeros((2, 0)), np.zeros((2, 1)), np.zeros((2, 1)), row=30)).tolist()
+    >>> day.output(LawInput(np.zeros((2, 0)), np.zeros((2, 1)), np.zeros((2, 1)), row=30)).tolist()
     [0.0, 0.0]
     """
 
@@ -327,7 +327,7 @@ class Schedule(_Stored):
         last = np.searchsorted([time for time, _ in changes], clock + 1e-6, side="right") - 1
         return cls(tuple(changes[k][1] for k in last))  # before the first time of a day, the last one of the day before
 
-    def output(self, seen: Seen) -> FloatArray:
+    def output(self, seen: LawInput) -> FloatArray:
         value = self.values[seen.row // self.rows % len(self.values)]
         return np.full(len(seen.reading), value)
 
@@ -341,14 +341,14 @@ class Manual(_Stored):
 
     Examples
     --------
-    >>> Manual().output(Seen(np.array([[3.0]]), np.zeros((1, 2)), np.zeros((1, 2)), row=1)).tolist()
+    >>> Manual().output(LawInput(np.array([[3.0]]), np.zeros((1, 2)), np.zeros((1, 2)), row=1)).tolist()
     [3.0]
     """
 
     kind: ClassVar[str] = "manual"
     memory: ClassVar[int] = 1
 
-    def output(self, seen: Seen) -> FloatArray:
+    def output(self, seen: LawInput) -> FloatArray:
         return np.array(seen.moved[:, -1])
 
     def __str__(self) -> str:
@@ -356,7 +356,7 @@ class Manual(_Stored):
 
 
 @dataclass(frozen=True)
-class Absent(_Stored):
+class UnstorableLaw(_Stored):
     """Stands in a file for a law that is a Python object of its unit, which no file can hold."""
 
     kind: ClassVar[str] = "own"
@@ -364,21 +364,21 @@ class Absent(_Stored):
 
     name: str
 
-    def output(self, seen: Seen) -> FloatArray:
+    def output(self, seen: LawInput) -> FloatArray:
         raise ModelError(f"the law {self.name!r} is an object of its unit and not stored: give it again with its Loop.")
 
     def __str__(self) -> str:
         return f"law {self.name!r}, which is not stored"
 
 
-STORED: dict[str, type[Any]] = {law.kind: law for law in (PID, Relay, Ratio, Schedule, Manual, Absent)}
+STORED: dict[str, type[Any]] = {law.kind: law for law in (PID, Relay, Ratio, Schedule, Manual, UnstorableLaw)}
 
 
 def law_json(law: Law | None) -> dict[str, Any] | None:
     """A law in plain types; one that is an object of its unit leaves its name only."""
     if law is None:
         return None
-    return law.to_json() if isinstance(law, _Stored) else Absent(type(law).__name__).to_json()
+    return law.to_json() if isinstance(law, _Stored) else UnstorableLaw(type(law).__name__).to_json()
 
 
 def law_of(given: object) -> Law:
@@ -389,7 +389,7 @@ def law_of(given: object) -> Law:
     >>> print(law_of({"kind": "pid", "gain": 2, "integral_time": 10}))
     PI: gain 2, integral time 10
     """
-    written = {name: kind for name, kind in STORED.items() if kind is not Absent}
+    written = {name: kind for name, kind in STORED.items() if kind is not UnstorableLaw}
     if not isinstance(given, dict) or given.get("kind") not in written:
         raise ModelError(
             f"a law is a table with kind, one of {', '.join(written)}, and its numbers; got {given!r:.80}."

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
-from counterflow.control.laws import PID, Law, Relay, Schedule, Seen
+from counterflow.control.custom_laws import named_law, said_by
+from counterflow.control.laws import PID, Law, LawInput, Relay, Schedule
 from counterflow.control.loop import Loop
-from counterflow.control.objects import named_law, said_by
 from counterflow.control.relays import as_recorded, learned_relay, told_by_relay
 
 BoolArray = NDArray[np.bool_]
@@ -140,7 +140,7 @@ def learned_loop(
     >>> round(found.law.gain, 6), round(found.law.integral_time, 6), found.target
     (2.0, 10.0, 'constant')
     """
-    automatic = working(moved)
+    automatic = active_rows(moved)
     if loop.law is not None:
         return _at_rest(_judged(loop, moved, reading, target, dt, automatic), target)
     relay = learned_relay(moved, reading)
@@ -156,12 +156,12 @@ def _at_rest(found: Controller, target: FloatArray | None) -> Controller:
     return replace(found, target=CONSTANT) if never else found
 
 
-def working(moved: FloatArray) -> BoolArray:
+def active_rows(moved: FloatArray) -> BoolArray:
     """Rows (T,) in which an input is at work: it moves in the row, or within a few rows of it.
 
     Examples
     --------
-    >>> working(np.array([0.0, 1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 3.0])).tolist()
+    >>> active_rows(np.array([0.0, 1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 3.0])).tolist()
     [False, True, True, False, False, False, False, True]
     """
     still = np.diff(moved, prepend=moved[:1]) == 0
@@ -375,13 +375,13 @@ def law_rows(law: Law, moved: FloatArray, reading: FloatArray, target: FloatArra
         return out
     if isinstance(law, Schedule):
         out[:] = [
-            law.output(Seen(moved[:0][None], reading[t : t + 1][None], target[t : t + 1][None], t, dt))[0]
+            law.output(LawInput(moved[:0][None], reading[t : t + 1][None], target[t : t + 1][None], t, dt))[0]
             for t in range(T)
         ]
         return out
     at = np.arange(memory, T)[:, None]
     before, through = at - memory + np.arange(memory), at - memory + np.arange(memory + 1)
-    out[memory:] = said_by(law, Seen(moved[before], reading[through], target[through], memory, dt), finite=False)
+    out[memory:] = said_by(law, LawInput(moved[before], reading[through], target[through], memory, dt), finite=False)
     return out
 
 
@@ -412,7 +412,7 @@ def _promising(moved: FloatArray, reading: FloatArray) -> bool:
     """Whether a reading may foretell what an input does: a quick look, before anything is fitted with care."""
     if len(np.unique(moved[: 50 * FEWEST])) <= 20:  # two values, or steps
         return False
-    automatic = working(moved)
+    automatic = active_rows(moved)
     rows = np.arange(LATEST + 4, len(moved))
     lags = np.stack([reading[rows - k] - reading[rows - k - 1] for k in range(LATEST + 2)], axis=1)
     goal = moved[rows] - 2 * moved[rows - 1] + moved[rows - 2]
@@ -465,7 +465,7 @@ def _is_control(found: Controller, series: Mapping[str, FloatArray], dt: float) 
     proportional = left + law.gain * dt / law.integral_time * error
     if found.target == MOVING:
         left, steps, proportional = (np.diff(each, prepend=np.nan) for each in (left, steps, proportional))
-    rows = working(moved) & np.isfinite(left) & np.isfinite(steps) & np.isfinite(proportional)
+    rows = active_rows(moved) & np.isfinite(left) & np.isfinite(steps) & np.isfinite(proportional)
     constant = np.ones(int(rows.sum()))
     regressors = np.column_stack([steps[rows], constant])
     alone = robust(regressors, proportional[rows])[1]

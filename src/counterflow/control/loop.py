@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from counterflow.control.custom_laws import check_law
 from counterflow.control.laws import Law, law_from_json, law_json
-from counterflow.control.objects import check_law
 from counterflow.errors import ModelError
 
 ELSEWHERE = "/"  # between a unit's name and its channel: no name holds a slash

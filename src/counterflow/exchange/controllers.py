@@ -20,19 +20,19 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
-from counterflow.control.laws import FREE, PID, Law, Manual, Relay, Seen
+from counterflow.control.custom_laws import FAILS, check_law, law_supposed, said_by
+from counterflow.control.laws import FREE, PID, Law, LawInput, Manual, Relay
 from counterflow.control.learning import (
     CONSTANT,
     RECORDED,
     Controller,
+    active_rows,
     aimed_at,
     found_loops,
     law_rows,
     learned_loop,
-    working,
 )
 from counterflow.control.loop import Loop
-from counterflow.control.objects import FAILS, check_law, law_supposed, said_by
 from counterflow.control.relays import seen_by
 from counterflow.errors import DataError, ModelError, OptionError
 from counterflow.exchange.part import UnitPart
@@ -251,7 +251,7 @@ class UnitControllers:
         told = law_rows(law, moved, known, aim, self.dt)
         left = np.where(np.isfinite(told), moved - told, 0.0)
         limits = law.limits if isinstance(law, PID) else (-np.inf, np.inf)
-        manual = ~working(moved) & (moved > limits[0]) & (moved < limits[1])
+        manual = ~active_rows(moved) & (moved > limits[0]) & (moved < limits[1])
         if loop.target is not None or not isinstance(law, PID):  # it stands still, though its law says that it moves
             off_law = np.abs(left) > OFF * max(float(moved.std()), 1e-300)
             manual &= off_law
@@ -303,7 +303,7 @@ def _run(
             out[:, t] = manual[at]
             continue
         now = slice(t - memory, t + 1)
-        said = said_by(law, Seen(out[:, t - memory : t], reading[:, now], target[:, now], row + at, dt))
+        said = said_by(law, LawInput(out[:, t - memory : t], reading[:, now], target[:, now], row + at, dt))
         out[:, t] = said if left is None else np.clip(said + left[at], *limits)
         if ends is not None:
             low, high = (end[:, min(at, end.shape[1] - 1)] for end in ends)

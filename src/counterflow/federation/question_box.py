@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from counterflow import errors
+from counterflow.control.custom_laws import can_be_stored
 from counterflow.control.laws import Law, law_from_json, law_json
-from counterflow.control.objects import can_be_stored
 from counterflow.errors import CounterflowError, OptionError, ProtocolError, StorageError, UnknownNameError
 from counterflow.federation.file_store import FileStore
 from counterflow.federation.guard import Guard

@@ -163,7 +163,7 @@ class PlantControllers:
 
 @dataclass(frozen=True)
 class RemoteControllers:
-    """A unit's controllers on another machine, as ``questions.running`` sees them."""
+    """A unit's controllers on another machine, as ``questions.closed_loop`` sees them."""
 
     unit: str
     terms: ControllerTerms

@@ -22,7 +22,7 @@ import numpy as np
 
 from counterflow import records
 from counterflow.arrays import FloatArray, block_diagonal
-from counterflow.control.objects import can_be_stored, named_law
+from counterflow.control.custom_laws import can_be_stored, named_law
 from counterflow.errors import OptionError, StorageError
 from counterflow.exchange.controllers import supposed_laws
 from counterflow.exchange.estimators import Estimator, KalmanEstimator

@@ -26,7 +26,7 @@ from counterflow.errors import OptionError, PrivacyError, StorageError
 from counterflow.privacy import accounting, ledger_file
 from counterflow.privacy.accounting import Cost
 from counterflow.privacy.balance import RELEASED, RESERVED, SPENT, STATES, WITHDRAWN, Balance, Entry, Mark
-from counterflow.privacy.stretch import Piece, Placed, Stretch
+from counterflow.privacy.stretch import Piece, Placed, RowRange
 
 if TYPE_CHECKING:
     import sqlite3
@@ -128,7 +128,7 @@ class Ledger:
     # ---- spending
 
     def spend(
-        self, cost: Cost, what: str, *, fit: str, mechanism: str, source: str, rows: Stretch | None = None
+        self, cost: Cost, what: str, *, fit: str, mechanism: str, source: str, rows: RowRange | None = None
     ) -> Entry:
         """Write a release down; only when this returns may it leave the unit.
 
@@ -148,8 +148,9 @@ class Ledger:
         return self._charge(SPENT, cost, what, (fit, mechanism, source), rows)
 
     def reserve(
-        self, cost: Cost, what: str, *, release: str, fit: str, mechanism: str, source: str, rows: Stretch | None = None
-    ) -> Entry:
+        self, cost: Cost, what: str, *, release: str, fit: str, mechanism: str, source: str,
+        rows: RowRange | None = None,
+    ) -> Entry:  # fmt: skip
         """The same for bytes (``release``: their SHA-256) that may still not leave; the same bytes are charged once."""
         if not (_is_text(release) and set(release) <= set("0123456789abcdef")):
             raise OptionError(
@@ -183,7 +184,7 @@ class Ledger:
         with self._lock:
             return self._reserved[release]
 
-    def require(self, costs: Sequence[Cost], what: str, rows: Stretch | None = None) -> None:
+    def require(self, costs: Sequence[Cost], what: str, rows: RowRange | None = None) -> None:
         """Refuse now, before long work begins, what ``spend`` would refuse later."""
         with self._reading():
             self._read_new()
@@ -191,7 +192,7 @@ class Ledger:
             self._afforded([_moved(cost, place) for cost in costs], what)
 
     def _charge(
-        self, state: str, cost: Cost, what: str, about: tuple[str, str, str], rows: Stretch | None, release: str = ""
+        self, state: str, cost: Cost, what: str, about: tuple[str, str, str], rows: RowRange | None, release: str = ""
     ) -> Entry:
         if not isinstance(cost, Cost):
             raise OptionError(f"unit {self.unit!r}: cost must be a Cost, got {type(cost).__name__}")
@@ -236,7 +237,7 @@ class Ledger:
             self._head.write("entries", row[0], row[-1])
         return _entry(row)
 
-    def _placed(self, rows: Stretch | None) -> Placed | None:
+    def _placed(self, rows: RowRange | None) -> Placed | None:
         """Which rows these are, by what was released before; None: nobody but the cost says it."""
         if rows is None or self.path is None:
             return None

@@ -17,11 +17,11 @@ from counterflow.caveats import Caveat
 from counterflow.errors import DataError, OptionError
 from counterflow.notebook import Table
 from counterflow.protocol import Answer, Ask, Change
-from counterflow.questions.knowledge import Knowledge
 from counterflow.questions.parts import part_of
 from counterflow.questions.phrases import sized
 from counterflow.questions.question import Entry, Form, Request
 from counterflow.questions.reply import About, Described, Reply, Responder, Surroundings
+from counterflow.questions.server_model import ServerModel
 from counterflow.questions.views import View, attributes, channels_json, named
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class AskAggregate(Request):
         return other, base
 
     @classmethod
-    def respond(cls, server: Knowledge, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
+    def respond(cls, server: ServerModel, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
         own = server.own(ask.unit)
         return (part_of(ask, np.zeros((0, own.stop - own.start))),)
 

@@ -19,11 +19,11 @@ from counterflow.plant.calendar import Calendar
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.protocol.questions import HELD, REACTING
 from counterflow.questions.arguments import check_window, check_world
-from counterflow.questions.knowledge import Knowledge
 from counterflow.questions.parts import BASELINE, part_of
 from counterflow.questions.question import CONTROLLERS, LAWS, START, STOP, Entry, Form, Laws, Request
 from counterflow.questions.replicates import world_words
 from counterflow.questions.reply import SHOWN, About, Described, Responder, Surroundings, asked_rows
+from counterflow.questions.server_model import ServerModel
 from counterflow.questions.views import (
     View,
     attributes,
@@ -127,7 +127,7 @@ class AskAttribution(Request):
         return [], Ask(self.unit, self.kind, self.start, stop - self.start, world)
 
     @classmethod
-    def respond(cls, server: Knowledge, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
+    def respond(cls, server: ServerModel, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
         """Shares of every unit's inputs (their departure from their mean), of the state at the start, the baseline.
 
         Where controllers react, a unit's share is that of its inputs which no controller moves, and what controllers
@@ -154,17 +154,17 @@ class AskAttribution(Request):
                 back[:, free] = -departure[:, free]
                 worlds = ((name, REACTING), (f"{WITHOUT}{name}", HELD))
                 for share, world in worlds[:1] if locked else worlds:
-                    shares[share] = -server.apart(back, ask.first, world)
+                    shares[share] = -server.mean_response(back, ask.first, world)
             elif server.network is None:
                 shares[name] = linear_recurrence(A, departure[:, inputs] @ server.B[:, inputs].T, np.zeros(P))
             else:  # what was, less what would have been with these inputs at their mean
                 back = np.zeros_like(departure)
                 back[:, inputs] = -departure[:, inputs]
-                shares[name] = -server.worlds_apart(back, ask.first)[0].mean(axis=0)
+                shares[name] = -server.response_by_member(back, ask.first)[0].mean(axis=0)
         return tuple(part_of(ask, values[:, own], share=name) for name, values in shares.items())
 
     @classmethod
-    def caveats(cls, server: Knowledge, parts: Sequence[Answer]) -> list[Caveat]:
+    def caveats(cls, server: ServerModel, parts: Sequence[Answer]) -> list[Caveat]:
         text = (
             "the slowest mode outlasts the record, so that the usual level, and with it the share of the first state, "
             "are extrapolated far: compare movements, not levels"

@@ -23,14 +23,14 @@ from counterflow.questions.arguments import (
     refuse_beyond_limits,
     replacements,
 )
-from counterflow.questions.gate import without_interval
-from counterflow.questions.knowledge import Knowledge
 from counterflow.questions.parts import RECORDED, later_in_worlds, later_rows
 from counterflow.questions.peaks import Peak, Peaked, band, deviation, peak_table, peaks
 from counterflow.questions.phrases import moved, plainly, sideways, with_verb
 from counterflow.questions.question import CONTROLLERS, LAWS, LEVEL, START, STOP, Entry, Form, Laws, Request
+from counterflow.questions.refusals import without_interval
 from counterflow.questions.replicates import Replicates, laws_words, world_words
 from counterflow.questions.reply import About, Described, Responder, Surroundings, asked_rows
+from counterflow.questions.server_model import ServerModel
 from counterflow.questions.trajectory import Trajectory
 from counterflow.questions.views import LineView, PeakView, View, attributes, channel_label, line, series
 
@@ -120,7 +120,7 @@ class AskCounterfactual(Request):
         return changes, Ask(self.unit, self.kind, self.start, stop - self.start, world)
 
     @classmethod
-    def respond(cls, server: Knowledge, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
+    def respond(cls, server: ServerModel, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
         for change in changes:
             if not change.absolute:
                 _refuse_leaving_limits(server, change)
@@ -146,7 +146,7 @@ class AskCounterfactual(Request):
         return found if recorded is None else (*found, recorded)
 
     @classmethod
-    def caveats(cls, server: Knowledge, parts: Sequence[Answer]) -> list[Caveat]:
+    def caveats(cls, server: ServerModel, parts: Sequence[Answer]) -> list[Caveat]:
         return without_interval(server, parts)
 
     def answer(self, about: About, part: UnitPart, parts: Sequence[Answer], y: FloatArray | None) -> Counterfactual:
@@ -195,7 +195,7 @@ def _values(given: Any) -> list[Any]:
     return list(given.values()) if isinstance(given, Mapping) else [given]
 
 
-def _refuse_leaving_limits(server: Knowledge, change: Change) -> None:
+def _refuse_leaving_limits(server: ServerModel, change: Change) -> None:
     """What is added to recorded inputs must keep them within their limits; how they were stays the server's."""
     source, point, own = server.unit(change.cause), server.point(change.cause), server.input_slices[change.cause]
     skipped = int(point.same_row and change.first == 0)  # the input of row 0 acted before anything was recorded

@@ -25,14 +25,14 @@ from counterflow.questions.arguments import (
     refuse_beyond_limits,
     unit_names,
 )
-from counterflow.questions.gate import without_interval
-from counterflow.questions.knowledge import Knowledge
 from counterflow.questions.parts import BASELINE, part_of
 from counterflow.questions.peaks import Peak, Peaked, band, deviation, peak_table, peaks
 from counterflow.questions.phrases import moved, with_verb
 from counterflow.questions.question import CONTROLLERS, LAWS, LEVEL, Entry, Form, Inputs, Laws, Request, horizon
+from counterflow.questions.refusals import without_interval
 from counterflow.questions.replicates import Replicates, world_words
 from counterflow.questions.reply import About, Described, Responder, Surroundings
+from counterflow.questions.server_model import ServerModel
 from counterflow.questions.views import LineView, PeakView, View, attributes, channels_json, line, long_frame, series
 from counterflow.questions.window import JointErrors, Windowed
 
@@ -136,14 +136,14 @@ class AskEffect(Request):
         return changes, Ask(part.unit.name, self.kind, 0, self.horizon, world)
 
     @classmethod
-    def respond(cls, server: Knowledge, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
+    def respond(cls, server: ServerModel, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
         parts = server.from_now_on(changes, ask, server.difference)
         if not server.settles_down:
             return parts
         return (*parts, part_of(ask, server.usual[None, server.own(ask.unit)], share=BASELINE))
 
     @classmethod
-    def caveats(cls, server: Knowledge, parts: Sequence[Answer]) -> list[Caveat]:
+    def caveats(cls, server: ServerModel, parts: Sequence[Answer]) -> list[Caveat]:
         return without_interval(server, parts)
 
     def answer(self, about: About, part: UnitPart, parts: Sequence[Answer], y: FloatArray | None) -> Effect:

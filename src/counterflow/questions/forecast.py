@@ -16,16 +16,16 @@ from counterflow.notebook import Table
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.protocol.questions import REACTING
 from counterflow.questions.arguments import check_count, check_level, check_world, refuse_beyond_limits, replacements
-from counterflow.questions.gate import far, without_interval
-from counterflow.questions.joint import directions_of_replicates, noise_directions, share_of
-from counterflow.questions.knowledge import Knowledge
 from counterflow.questions.parts import part_of, refuse_overflow, spread_of_replicates, with_caveats
 from counterflow.questions.peaks import left_out
 from counterflow.questions.phrases import moved, plainly
 from counterflow.questions.question import CONTROLLERS, LAWS, LEVEL, Entry, Form, Laws, Request, horizon
+from counterflow.questions.refusals import far, without_interval
 from counterflow.questions.replicates import laws_words, world_of
 from counterflow.questions.reply import RECENT, SHOWN, About, Described, Responder, Surroundings
+from counterflow.questions.row_covariance import directions_of_replicates, noise_directions, share_of
 from counterflow.questions.sensitivity import coupling_covariance, coupling_directions
+from counterflow.questions.server_model import ServerModel
 from counterflow.questions.trajectory import Trajectory
 from counterflow.questions.views import LineView, View, attributes, channels_json, finite, line, named, series
 from counterflow.recurrence import linear_recurrence
@@ -116,7 +116,7 @@ class AskForecast(Request):
         return changes, Ask(self.unit, self.kind, 0, self.horizon, check_world("forecast", self.controllers))
 
     @classmethod
-    def respond(cls, server: Knowledge, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
+    def respond(cls, server: ServerModel, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
         if server.couplings is None and server.method != "oracle":
             raise OptionError(f"forecast: method {server.method!r} keeps no joint filter; fit with method='sufficient'")
         own, (_, last, X) = server.own(ask.unit), server.states
@@ -153,7 +153,7 @@ class AskForecast(Request):
         return with_caveats(parts, far(server, plan - base))
 
     @classmethod
-    def caveats(cls, server: Knowledge, parts: Sequence[Answer]) -> list[Caveat]:
+    def caveats(cls, server: ServerModel, parts: Sequence[Answer]) -> list[Caveat]:
         known = server.couplings
         if known is None or known.spread is not None or known.network is not None:
             return []

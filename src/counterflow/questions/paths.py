@@ -16,14 +16,14 @@ from counterflow.errors import OptionError
 from counterflow.notebook import Table
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.questions.effect import CHANGES, DURATION, EFFECT, addition, by_channel, changed_steps, clause
-from counterflow.questions.gate import doubts_of
-from counterflow.questions.knowledge import Knowledge
 from counterflow.questions.parts import part_of, with_caveats
 from counterflow.questions.peaks import Peak, Peaked, left_out, peaks
 from counterflow.questions.phrases import sized
 from counterflow.questions.question import Request, horizon
+from counterflow.questions.refusals import doubts_of
 from counterflow.questions.replicates import world_words
 from counterflow.questions.reply import SHOWN, About, Described, Responder, Surroundings
+from counterflow.questions.server_model import ServerModel
 from counterflow.questions.views import View, attributes, channel_label, channels_json, long_frame, named, series
 from counterflow.questions.window import Windowed
 from counterflow.recurrence import linear_recurrence
@@ -104,7 +104,7 @@ class AskPaths(Request):
         return [addition(self, name, source, self.change)], Ask(name, self.kind, 0, self.horizon)
 
     @classmethod
-    def respond(cls, server: Knowledge, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
+    def respond(cls, server: ServerModel, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
         """The whole effect, what reaches the unit with every third unit held still, and what each third unit adds.
 
         A unit held still is one whose states do not move; what passes through it is the whole less what is left then.
@@ -115,7 +115,7 @@ class AskPaths(Request):
         def ways(schedule: FloatArray, ask: Ask) -> tuple[Answer, ...]:
             def response(still: Sequence[str]) -> FloatArray:
                 if server.network is not None:
-                    found = server.worlds_apart(schedule, still=still)[0]
+                    found = server.response_by_member(schedule, still=still)[0]
                     if not still:
                         doubts.extend(doubts_of(server, found, ask.unit))
                     return np.asarray(found.mean(axis=0)[:, own])

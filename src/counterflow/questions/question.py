@@ -18,15 +18,15 @@ import numpy as np
 from counterflow._version import __version__
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat, by_weight, verdict_of
+from counterflow.control.custom_laws import law_supposed
 from counterflow.control.laws import Law
-from counterflow.control.objects import law_supposed
 from counterflow.errors import DataError
 from counterflow.plant.calendar import Calendar
 from counterflow.protocol import Answer, Ask, Change
-from counterflow.questions.knowledge import Knowledge
 from counterflow.questions.parts import Watch
 from counterflow.questions.replicates import named_world
 from counterflow.questions.reply import About, Described, Reply, Responder
+from counterflow.questions.server_model import ServerModel
 from counterflow.questions.views import View
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class Request(ABC):
 
     @classmethod
     @abstractmethod
-    def respond(cls, server: Knowledge, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
+    def respond(cls, server: ServerModel, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
         """The server's half: at the level of the asking unit's states."""
 
     @abstractmethod
@@ -148,7 +148,7 @@ class Request(ABC):
         return change.moved
 
     @classmethod
-    def caveats(cls, server: Knowledge, parts: Sequence[Answer]) -> list[Caveat]:
+    def caveats(cls, server: ServerModel, parts: Sequence[Answer]) -> list[Caveat]:
         """What the server adds to the caveats of the fit."""
         return []
 

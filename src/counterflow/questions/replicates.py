@@ -16,8 +16,8 @@ import numpy as np
 from counterflow import wording
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
+from counterflow.control.custom_laws import state_of
 from counterflow.control.laws import Law, Relay
-from counterflow.control.objects import state_of
 from counterflow.plant.units import Channel, unknown_name
 from counterflow.protocol import Answer
 from counterflow.protocol.questions import HELD, REACTING

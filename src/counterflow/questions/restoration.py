@@ -19,14 +19,14 @@ from counterflow.protocol import Answer, Ask, Change
 from counterflow.protocol.questions import NO_LIMIT, REACTING
 from counterflow.questions.arguments import channel_index, check_count, check_world, unit_names
 from counterflow.questions.effect import AskEffect, Effect, EffectLineView
-from counterflow.questions.gate import EXTRAPOLATION, FAR, far_change
-from counterflow.questions.knowledge import Knowledge
 from counterflow.questions.parts import part_of
 from counterflow.questions.phrases import signed, sized
 from counterflow.questions.question import CONTROLLERS, LAWS, Entry, Form, Laws, Request, ask_server, horizon
+from counterflow.questions.refusals import EXTRAPOLATION, FAR, far_change
 from counterflow.questions.replicates import world_of, world_words
 from counterflow.questions.reply import About, Described, Reply, Responder, Surroundings
-from counterflow.questions.search import Search, planned, within
+from counterflow.questions.restore_search import Search, planned, within
+from counterflow.questions.server_model import ServerModel
 from counterflow.questions.views import View, attributes, named
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class AskRestoration(Request):
         return change.columns
 
     @classmethod
-    def respond(cls, server: Knowledge, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
+    def respond(cls, server: ServerModel, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
         """What one unit of each input, held from step 0 on, does: rows are (input, step); and its headroom.
 
         Where controllers react, all of these inputs are out of their hands. A target whose controller is so left
@@ -163,14 +163,14 @@ class AskRestoration(Request):
             first = int(ahead and server.point(change.cause).same_row)
             held, headroom = [], []
             for k in change.columns:
-                found = server.held(column + k, steps, ask.controllers, taken)
+                found = server.step_response(column + k, steps, ask.controllers, taken)
                 held.append(found[first : first + ask.steps, own])
                 down, up, size = server.headroom(change.cause, k)
                 role = server.unit(change.cause).inputs[k].role
                 if role and reacting:
                     room = FURTHEST * size if role == SET_POINT else NO_LIMIT
                     if set(taken) - {column + k}:
-                        by_itself = server.held(column + k, steps, REACTING)
+                        by_itself = server.step_response(column + k, steps, REACTING)
                         room *= bool(np.linalg.norm(found) >= IDLE * np.linalg.norm(by_itself))
                     down, up = max(down, -room), min(up, room)
                 headroom.append((down, up, size))

@@ -23,8 +23,8 @@ from counterflow.frames import as_pandas
 from counterflow.notebook import Table
 from counterflow.plant.calendar import as_duration, as_rows, is_date
 from counterflow.protocol import Answer
-from counterflow.questions.joint import directions_of
 from counterflow.questions.reply import SHOWN, About, Reply
+from counterflow.questions.row_covariance import directions_of
 from counterflow.questions.views import finite, named
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class JointErrors:
     def along(self, k: int) -> tuple[FloatArray, FloatArray]:
         """Of channel k: directions (r, n) along which all rows move, and the variance (n,) of each row by itself.
 
-        Together they give every row the variance that its band has.
+        BatchAsk they give every row the variance that its band has.
         """
         c = self.C[k]
         whole = np.maximum(np.einsum("i,tij,j->t", c, self.covariance, c), 0.0)

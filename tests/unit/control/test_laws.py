@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 import counterflow as cf
-from counterflow.control.laws import FREE, Absent, Seen, law_from_json, law_json
+from counterflow.control.laws import FREE, LawInput, UnstorableLaw, law_from_json, law_json
 from counterflow.control.learning import (
     CONSTANT,
     MOVING,
     RECORDED,
+    active_rows,
     found_loops,
     law_rows,
     learned_loop,
     robust,
-    working,
 )
 from counterflow.control.relays import explaining
 from counterflow.errors import ModelError
@@ -67,7 +67,7 @@ def test_a_relay_remembers():
 
 def test_a_ratio_has_limits_and_a_target():
     law = cf.Ratio(2.0, bias=1.0, limits=(0.0, 10.0))
-    seen = Seen(np.zeros((3, 0)), np.array([[1.0], [2.0], [8.0]]), np.array([[np.nan], [0.5], [np.nan]]), 0)
+    seen = LawInput(np.zeros((3, 0)), np.array([[1.0], [2.0], [8.0]]), np.array([[np.nan], [0.5], [np.nan]]), 0)
     np.testing.assert_array_equal(law.output(seen), [3.0, 3.0, 10.0])
 
 
@@ -78,7 +78,7 @@ def test_all_rows_at_once_are_the_rows_one_by_one():
         found = law_rows(law, moved, reading, target, 2.0)
         for t in range(law.memory, 40):
             rows = slice(t - law.memory, t + 1)
-            seen = Seen(moved[None, t - law.memory : t], reading[None, rows], target[None, rows], t, 2.0)
+            seen = LawInput(moved[None, t - law.memory : t], reading[None, rows], target[None, rows], t, 2.0)
             assert found[t] == pytest.approx(float(law.output(seen)[0]))
 
 
@@ -106,7 +106,7 @@ def test_a_law_of_the_unit_leaves_its_name_only():
             return seen.reading[:, -1]
 
     found = law_from_json(law_json(Own()))
-    assert isinstance(found, Absent)
+    assert isinstance(found, UnstorableLaw)
     with pytest.raises(ModelError, match="Own"):
         found.output(None)
 
@@ -167,7 +167,7 @@ def closed_loop(law, rows=1500, target="moving", noise=0.05, seed=0, manual=None
                 u[t] = u[t - 1]
             else:
                 now = slice(t - law.memory, t + 1)
-                u[t] = law.output(Seen(u[None, t - law.memory : t], y[None, now], aim[None, now], t))[0]
+                u[t] = law.output(LawInput(u[None, t - law.memory : t], y[None, now], aim[None, now], t))[0]
         drift = 0.95 * drift + 0.05 * rng.standard_normal()
         x = 0.9 * x + 0.2 * u[t] + drift
     return u, y, aim
@@ -196,8 +196,8 @@ def test_limits_are_found():
 
 def test_manual_rows_are_told_apart():
     u, y, _ = closed_loop(cf.PID(0.8, 12.0), manual=(500, 800))
-    assert not working(u)[501:800].any()
-    assert working(u)[10:490].all()
+    assert not active_rows(u)[501:800].any()
+    assert active_rows(u)[10:490].all()
     found = learned_loop(cf.Loop("valve", "level"), u, y, None, 1.0)
     assert found.law.gain == pytest.approx(0.8, rel=0.01)
     assert found.automatic == pytest.approx(0.8, abs=0.01)
@@ -224,7 +224,7 @@ def test_a_law_of_another_form_is_not_called_a_pi():
     rng, u, y, x, drift = np.random.default_rng(2), np.zeros(2500), np.zeros(2500), 0.0, 0.0
     for t in range(2500):
         y[t] = x + 0.03 * rng.standard_normal()
-        u[t] = Leaky().output(Seen(u[None, t - 1 : t], y[None, t : t + 1], np.zeros((1, 1)), t))[0] if t else 0.0
+        u[t] = Leaky().output(LawInput(u[None, t - 1 : t], y[None, t : t + 1], np.zeros((1, 1)), t))[0] if t else 0.0
         drift = 0.98 * drift + 0.1 * rng.standard_normal()
         x += 0.1 * (drift - x) + 0.2 * u[t]
     unit = cf.Unit("mixer", inputs=["m"], outputs=["quality"], loops=[cf.Loop("m", "quality")])
@@ -253,7 +253,7 @@ def test_a_relay_is_found_through_noise():
     for t in range(2000):
         level[t] = x
         if t:
-            u[t] = law.output(Seen(u[None, t - 1 : t], level[None, t - 1 : t + 1], level[None, :2], t))[0]
+            u[t] = law.output(LawInput(u[None, t - 1 : t], level[None, t - 1 : t + 1], level[None, :2], t))[0]
         x += 0.03 * u[t] - 0.013 + 0.004 * rng.standard_normal()
     found = learned_loop(cf.Loop("pump", "level"), u, level + 0.02 * rng.standard_normal(2000), None, 1.0)
     assert isinstance(found.law, cf.Relay)

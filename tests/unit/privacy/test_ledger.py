@@ -34,7 +34,7 @@ from counterflow.privacy.balance import Entry
 from counterflow.privacy.ledger import Ledger, ledger_path
 from counterflow.privacy.noise import Source
 from counterflow.privacy.settings import Privacy
-from counterflow.privacy.stretch import Stretch
+from counterflow.privacy.stretch import RowRange
 
 DELTA = 1e-6
 ENVIRONMENT = {
@@ -628,7 +628,7 @@ def test_what_was_changed_by_other_means_is_detected(used: Path, statement: str)
 DIGEST = "0f" * 32
 
 
-def reserve(ledger: Ledger, cost: Cost, release: str = DIGEST, rows: Stretch | None = None) -> Entry:
+def reserve(ledger: Ledger, cost: Cost, release: str = DIGEST, rows: RowRange | None = None) -> Entry:
     about = {"fit": "fit 1", "mechanism": "analytic Gaussian", "source": str(Source())}
     return ledger.reserve(cost, "message", release=release, rows=rows, **about)
 
@@ -690,7 +690,7 @@ def test_a_mark_tells_a_ledger_that_has_lost_its_end(ledger: Ledger, path: Path,
 )
 def test_rows_and_reservations_are_under_the_seal(statement: str, ledger: Ledger, path: Path) -> None:
     y = np.random.default_rng(1).standard_normal((50, 3))
-    reserve(ledger, Cost(0, 1, row_loss=1e-3), rows=Stretch.timed(y, "2026-01-01 00:00:00", 1.0))
+    reserve(ledger, Cost(0, 1, row_loss=1e-3), rows=RowRange.timed(y, "2026-01-01 00:00:00", 1.0))
     ledger.settle(DIGEST, "released", "left")
     ledger.close()
     tampered(path, statement)
@@ -706,7 +706,7 @@ def test_a_log_that_moves_on_is_remembered_row_by_row(ledger: Ledger, path: Path
     cost = Cost(0, 1, row_loss=1e-3)
     for k in range(0, 900, 100):
         begins = f"2026-01-01 00:{k // 60:02}:{k % 60:02}"
-        entry = reserve(ledger, cost, f"{k:x}", Stretch.timed(y[k : k + 200], begins, 1.0))
+        entry = reserve(ledger, cost, f"{k:x}", RowRange.timed(y[k : k + 200], begins, 1.0))
         assert entry.cost.stop - entry.cost.start == 200
     assert ledger.spent == pytest.approx(total_epsilon([replace(cost, row_loss=2e-3)], DELTA), rel=1e-9)
     remembered = sqlite3.connect(path).execute("SELECT sum(length(tags)) FROM entries").fetchone()[0]

@@ -31,8 +31,8 @@ from counterflow.exchange import sensors
 from counterflow.federation import reconciliation
 from counterflow.protocol import Answer
 from counterflow.questions.answering import Server
-from counterflow.questions.gate import units_passed
 from counterflow.questions.parts import with_caveats
+from counterflow.questions.refusals import units_passed
 
 ROOT = Path(__file__).parents[3]
 SOURCES = ROOT / "src" / "counterflow"

@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
+from counterflow.learning.block_moments import BlockMoments, Rows
 from counterflow.learning.drift import Drift
 from counterflow.learning.network import Network
-from counterflow.learning.products import Products, Rows
 from counterflow.learning.regimes import Change
 
 PASSING = 3  # rows right after a change, which belong to neither side: what is read may jump
@@ -63,7 +63,7 @@ def later(regimes: Sequence[Regime], dropped: int, rows: int) -> tuple[Regime, .
 
 
 @dataclass(frozen=True, eq=False)
-class Ways:
+class RegimeSums:
     """Changes of a record, by rising rows, and sums over the rows near them.
 
     ``blocks``: which block each change lies in. ``since`` (N, N): of that block's rows from the change on, but for
@@ -79,7 +79,9 @@ class Ways:
     times: tuple[float, ...] = (0.0,)
 
     @classmethod
-    def of(cls, rows: Rows, products: Products, changes: Sequence[Change], drifts: Sequence[Drift] = ()) -> Ways:
+    def of(
+        cls, rows: Rows, products: BlockMoments, changes: Sequence[Change], drifts: Sequence[Drift] = ()
+    ) -> RegimeSums:
         """Of changes whose rows are those of the record. Of a plant that drifts evenly, stretches are told apart."""
         if any(drift.memory is None for drift in drifts):
             changes = [*changes, *_stretches(len(rows.z), changes)]
@@ -111,7 +113,7 @@ class Ways:
         """Which of a unit's segments a way of running lies in."""
         return sum(k < way for k in self.own(unit))
 
-    def moments(self, products: Products, draw: FloatArray, unit: int) -> list[FloatArray]:
+    def moments(self, products: BlockMoments, draw: FloatArray, unit: int) -> list[FloatArray]:
         """(N, N) of each segment of a unit, blocks weighted by ``draw`` (B,)."""
         out: list[FloatArray] = []
         taken: FloatArray | float = 0.0  # sums over the rows of later segments, and those that belong to none
@@ -126,7 +128,7 @@ class Ways:
         """How a unit drifts, if it does."""
         return next((drift for drift in self.drifts if drift.unit == unit), None)
 
-    def of_way(self, products: Products, way: int) -> FloatArray:
+    def of_way(self, products: BlockMoments, way: int) -> FloatArray:
         """(N, N) over the rows of one way of running."""
         every = replace(self, changes=tuple(replace(change, units=(0,)) for change in self.changes))
         return every.moments(products, np.ones(len(products.counts)), 0)[way]

@@ -28,8 +28,8 @@ from counterflow.errors import DataError, OptionError, PrivacyError
 from counterflow.plant.units import MANIPULATED, SET_POINT
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.protocol.questions import HELD, REACTING
-from counterflow.questions.gate import BEYOND_SEEN, OFTEN_LIMITED, doubts_of, far, leaving_limits, refuse_far
-from counterflow.questions.joint import directions_of_replicates, lasting, share_of
+from counterflow.questions.closed_loop import BatchAsk, ClosedLoop, Reactor, names_of, never_moved, settles, unstable
+from counterflow.questions.fitted_plant import FittedPlant
 from counterflow.questions.parts import (
     REACTIONS,
     REPLICATES,
@@ -40,8 +40,8 @@ from counterflow.questions.parts import (
     spread_of_replicates,
     with_caveats,
 )
-from counterflow.questions.recorded_plant import RecordedPlant
-from counterflow.questions.running import Reactor, Running, Together, names_of, never_moved, settles, unstable
+from counterflow.questions.refusals import BEYOND_SEEN, OFTEN_LIMITED, doubts_of, far, leaving_limits, refuse_far
+from counterflow.questions.row_covariance import directions_of_replicates, lasting, share_of
 from counterflow.questions.sensitivity import driven_by
 
 UNNOTICED = 0.3  # standard deviations over the root of the rows: what a fit from logs may be off without noticing,
@@ -50,17 +50,17 @@ RAISED = 0.2  # of the range seen, by which inputs are held higher to see what o
 
 
 @dataclass(frozen=True)
-class Knowledge(RecordedPlant):
+class ServerModel(FittedPlant):
     """The server's part of a fit: what changes of inputs do, in the past and from now on, in both worlds."""
 
     reactors: Mapping[str, Reactor] = field(init=False, repr=False, compare=False, default_factory=dict)
-    together: Together | None = field(init=False, repr=False, compare=False, default=None)
+    together: BatchAsk | None = field(init=False, repr=False, compare=False, default=None)
     silent: tuple[str, ...] = field(init=False, repr=False, compare=False, default=())
     supposed: bool = field(init=False, repr=False, compare=False, default=False)
 
     def running(
         self, reactors: Mapping[str, Reactor], kept: dict[str, bool] | None = None,
-        together: Together | None = None, silent: Sequence[str] = (), supposed: bool = False,
+        together: BatchAsk | None = None, silent: Sequence[str] = (), supposed: bool = False,
     ) -> Self:  # fmt: skip
         """The same with the units' controllers at hand: questions about the running plant can be answered.
 
@@ -155,16 +155,16 @@ class Knowledge(RecordedPlant):
     # ---- what they do
 
     def difference(self, schedule: FloatArray, ask: Ask, row: int | None = None) -> tuple[Answer, ...]:
-        """What inputs ``schedule`` (n, U) do, with its covariance; ``row``: see ``worlds_apart``."""
+        """What inputs ``schedule`` (n, U) do, with its covariance; ``row``: see ``response_by_member``."""
         own = self.own(ask.unit)
         if ask.controllers == REACTING and self.running_plant.reactors:
             return self._running_difference(schedule, ask, row)
         if self.network is not None:
-            found, limited = self.worlds_apart(schedule, row)
+            found, limited = self.response_by_member(schedule, row)
             refuse_overflow(found)
             mine, widening = found[:, :, own], self.network.widening
             mean, covariance = spread_of_replicates(mine, widening)
-            wider = self._at_least(covariance, schedule, ask.unit, mine)
+            wider = self._floor_covariance(covariance, schedule, ask.unit, mine)
             missed = (wider - covariance)[: mean.shape[1]]  # the same in all rows, and for all of them at once
             joint = directions_of_replicates(mine, widening, missed)
             caveats = far(self, schedule) + ([BEYOND_SEEN] if limited > OFTEN_LIMITED else [])
@@ -189,7 +189,7 @@ class Knowledge(RecordedPlant):
         caveats = far(self, schedule)
         if self.network is not None:
             mean, spread = spread_of_replicates(mine, self.network.widening)
-            covariance = self._at_least(spread, schedule, ask.unit, mine)
+            covariance = self._floor_covariance(spread, schedule, ask.unit, mine)
             missed = (covariance - spread)[: mean.shape[1]]
             caveats = [*caveats, *([BEYOND_SEEN] if limited > OFTEN_LIMITED else []), *doubts_of(self, found, ask.unit)]
             worlds, widening = mine, self.network.widening
@@ -211,7 +211,7 @@ class Knowledge(RecordedPlant):
             parts.append(part_of(ask, answered.reshape(-1, answered.shape[2]), share=REACTIONS))
         return with_caveats(parts, caveats)
 
-    def worlds_apart(
+    def response_by_member(
         self, schedule: FloatArray, row: int | None = None, still: Sequence[str] = ()
     ) -> tuple[FloatArray, float]:
         """What inputs ``schedule`` (n, U) do to all states, by replicate of the network (K, n, P).
@@ -268,7 +268,9 @@ class Knowledge(RecordedPlant):
         out[:, :, self.number_states] = found * network.scale[:r] + network.level[:r]
         return out
 
-    def apart(self, schedule: FloatArray, row: int | None, controllers: str, levers: Sequence[int] = ()) -> FloatArray:
+    def mean_response(
+        self, schedule: FloatArray, row: int | None, controllers: str, levers: Sequence[int] = ()
+    ) -> FloatArray:
         """What inputs ``schedule`` (n, U) do to all states (n, P) in one of the two worlds, without its uncertainty.
 
         ``levers``: columns that are out of their controllers' hands, moved or not.
@@ -278,10 +280,12 @@ class Knowledge(RecordedPlant):
             return np.asarray(found[0] if self.network is None else found.mean(axis=0))
         if self.network is None:
             return driven_by(self.A, self.B, schedule)[0]
-        return np.asarray(self.worlds_apart(schedule, row)[0].mean(axis=0))
+        return np.asarray(self.response_by_member(schedule, row)[0].mean(axis=0))
 
-    def held(self, column: int, steps: int, controllers: str = HELD, levers: Sequence[int] = ()) -> FloatArray:
-        """What input ``column``, held one higher from now on, does to all states (steps, P); ``levers``: see ``apart``.
+    def step_response(self, column: int, steps: int, controllers: str = HELD, levers: Sequence[int] = ()) -> FloatArray:
+        """What input ``column``, held one higher from now on, does to all states (steps, P).
+
+        ``levers``: see ``mean_response``.
 
         Of a curved network, and where controllers react: what a fifth of the range seen would do, in proportion.
         """
@@ -289,15 +293,17 @@ class Knowledge(RecordedPlant):
         if controllers == REACTING and self.running_plant.reactors:
             size = RAISED * float(self.seen[column]) or 1.0
             schedule[:, column] = size
-            return self.apart(schedule, None, REACTING, levers) / size
+            return self.mean_response(schedule, None, REACTING, levers) / size
         if self.network is None:
             schedule[:, column] = 1.0
             return driven_by(self.A, self.B, schedule)[0]
         size = RAISED * float(self.seen[column]) or 1.0
         schedule[:, column] = size
-        return np.asarray(self.worlds_apart(schedule)[0].mean(axis=0) / size)
+        return np.asarray(self.response_by_member(schedule)[0].mean(axis=0) / size)
 
-    def _at_least(self, covariance: FloatArray, schedule: FloatArray, unit: str, found: FloatArray) -> FloatArray:
+    def _floor_covariance(
+        self, covariance: FloatArray, schedule: FloatArray, unit: str, found: FloatArray
+    ) -> FloatArray:
         """Covariance (n P_m, P_m) of an effect with what may have been overlooked, if that was not ruled out.
 
         ``found``: the effect by replicate (K, n, P_m). Where replicates saw none, a larger one may have been missed.
@@ -318,9 +324,9 @@ class Knowledge(RecordedPlant):
     # ---- held or reacting
 
     @cached_property
-    def running_plant(self) -> Running:
+    def running_plant(self) -> ClosedLoop:
         """The plant with the controllers that are at hand."""
-        return Running(self, self.reactors, self.together)
+        return ClosedLoop(self, self.reactors, self.together)
 
     @property
     def joint(self) -> bool:

@@ -10,7 +10,7 @@ from counterflow.arrays import FloatArray
 from counterflow.caveats import EVERYBODY, Caveat
 from counterflow.errors import DataError, PrivacyError, UnidentifiedError, UnstableError
 from counterflow.protocol import Answer, Change
-from counterflow.questions.recorded_plant import RecordedPlant
+from counterflow.questions.fitted_plant import FittedPlant
 
 FAR = 2.0  # times the range seen in the data, beyond which a change is called far
 TOO_FAR = 1e4  # standard deviations that an input of a fit from logs may be moved
@@ -29,7 +29,7 @@ BEYOND_SEEN = Caveat(
 )  # fmt: skip
 
 
-def units_passed(server: RecordedPlant, causes: Sequence[str], effect: str) -> frozenset[str]:
+def units_passed(server: FittedPlant, causes: Sequence[str], effect: str) -> frozenset[str]:
     """The units that an answer passes through: causes, effect, and all on the way between by the fitted couplings.
 
     Without causes (a forecast, an attribution): the unit itself, and all that act on it.
@@ -61,7 +61,7 @@ def far_change(names: Sequence[str]) -> Caveat:
     return Caveat(EXTRAPOLATION, EVERYBODY, text)
 
 
-def doubts_of(server: RecordedPlant, found: FloatArray, unit: str) -> list[Caveat]:
+def doubts_of(server: FittedPlant, found: FloatArray, unit: str) -> list[Caveat]:
     """What to say of an effect on a unit, by replicate (K, n, P), that is hardly known."""
     assert server.network is not None
     part = found[:, :, server.own(unit)]
@@ -71,7 +71,7 @@ def doubts_of(server: RecordedPlant, found: FloatArray, unit: str) -> list[Cavea
     return [doubtful_answer(doubt)] if doubt > DOUBTFUL else []
 
 
-def far(server: RecordedPlant, change: FloatArray) -> list[Caveat]:
+def far(server: FittedPlant, change: FloatArray) -> list[Caveat]:
     """Of inputs that would move much further than they ever did in the data."""
     if len(server.u) < 2:
         return []
@@ -80,7 +80,7 @@ def far(server: RecordedPlant, change: FloatArray) -> list[Caveat]:
     return [far_change(names)] if names else []
 
 
-def leaving_limits(server: RecordedPlant, changes: Sequence[Change]) -> list[Caveat]:
+def leaving_limits(server: FittedPlant, changes: Sequence[Change]) -> list[Caveat]:
     """Of inputs that would leave their limits if they were changed from where they last were."""
     names = []
     for change in changes if server.shared is not None else ():
@@ -94,7 +94,7 @@ def leaving_limits(server: RecordedPlant, changes: Sequence[Change]) -> list[Cav
     return [Caveat("leaving-limits", EVERYBODY, text)] if names else []
 
 
-def without_interval(server: RecordedPlant, parts: Sequence[Answer]) -> list[Caveat]:
+def without_interval(server: FittedPlant, parts: Sequence[Answer]) -> list[Caveat]:
     """Of a fit that could have given an interval."""
     if server.couplings is None or len(parts[0].covariance):
         return []
@@ -102,7 +102,7 @@ def without_interval(server: RecordedPlant, parts: Sequence[Answer]) -> list[Cav
     return [Caveat("no-interval", EVERYBODY, text)]
 
 
-def refuse_far(server: RecordedPlant, schedule: FloatArray) -> None:
+def refuse_far(server: FittedPlant, schedule: FloatArray) -> None:
     if server.network is None:
         return
     moved = np.abs(schedule).max(axis=0, initial=0.0) / server.network.scale[server.network.size :]
@@ -113,7 +113,7 @@ def refuse_far(server: RecordedPlant, schedule: FloatArray) -> None:
         )
 
 
-def refuse_doubtful(server: RecordedPlant, change: Change, moved: Sequence[int]) -> None:
+def refuse_doubtful(server: FittedPlant, change: Change, moved: Sequence[int]) -> None:
     """A change whose effect passes through couplings that the data do not determine has no answer.
 
     Its inputs must be determined; and where states' couplings are not (a unit that was hardly measured), nothing
@@ -128,7 +128,7 @@ def refuse_doubtful(server: RecordedPlant, change: Change, moved: Sequence[int])
             raise UnidentifiedError(f"not to be told from these data. {doubt}", scope=doubt.scope)
 
 
-def refuse_without_rows(server: RecordedPlant, kind: str) -> None:
+def refuse_without_rows(server: FittedPlant, kind: str) -> None:
     """PrivacyError if a question needs rows, and units have sent moments of them alone."""
     if not server.has_rows:
         raise PrivacyError(
@@ -138,7 +138,7 @@ def refuse_without_rows(server: RecordedPlant, kind: str) -> None:
         )
 
 
-def refuse_runaway(server: RecordedPlant, steps: int) -> None:
+def refuse_runaway(server: FittedPlant, steps: int) -> None:
     if server.radius > 1 and server.radius**steps > OVERFLOWING:
         raise UnstableError(
             f"the estimated system is unstable (spectral radius {server.radius:.4g}), and over {steps} steps its "

@@ -72,14 +72,14 @@ class Rows:
 
 
 @dataclass(frozen=True, eq=False)
-class Slow:
+class SparseTarget:
     """A target that is read seldom: what is left of it since its last reading, and what other columns did since then.
 
     With a number that keeps ``decay`` of itself from row to row, s[t] - decay^k s[t - k] is the sum over j < k of
     decay^j times what the features of row t - j bring and the noise of that row. So sums of features over the rows
     since the last reading take the place of features; both sides are divided by the size of the summed noise.
 
-    ``blocks``: as in ``Products``, of n features, the target and the constant.
+    ``blocks``: as in ``BlockMoments``, of n features, the target and the constant.
     """
 
     target: int
@@ -100,7 +100,7 @@ class Slow:
 
 
 @dataclass(frozen=True, eq=False)
-class Products:
+class BlockMoments:
     """Sums over blocks of rows of products of n features, r targets and a constant, in this order.
 
     ``blocks``: of each block the upper triangle, row by row, of the symmetric (N, N) sum, N = n + r + 1. ``spans``,
@@ -124,7 +124,7 @@ class Products:
     rows: int
     used: int
     read: FloatArray
-    slow: tuple[Slow, ...] = ()
+    slow: tuple[SparseTarget, ...] = ()
 
     @property
     def memory(self) -> int:
@@ -171,7 +171,7 @@ class Products:
         found = weights @ np.stack([block[at] for block in self.blocks])
         return np.stack([_unpacked(each, len(columns)) for each in found])
 
-    def absorbed(self, z: FloatArray, read: NDArray[np.bool_] | None = None) -> Products:
+    def absorbed(self, z: FloatArray, read: NDArray[np.bool_] | None = None) -> BlockMoments:
         """The same with the rows that follow, at a cost that depends on these only. Level and scale stay.
 
         Parameters
@@ -200,7 +200,7 @@ class Products:
             high=np.maximum(self.high, seen.max(axis=0, initial=-np.inf)),
         )  # fmt: skip
 
-    def restandardised(self) -> Products:
+    def restandardised(self) -> BlockMoments:
         """The same sums with level and scale of all rows so far, as if these had been known from the start."""
         total, one = self.moments(), self.size - 1
         m, linear = len(self.level), len(self.spans) * len(self.level)
@@ -296,7 +296,7 @@ class Products:
         products = (_multiplied(standard, at, self.pairs[bent]) - self.pair_centre[bent]) / self.pair_size[bent]
         return np.hstack([means, products, np.ones((len(at), 1))])
 
-    def slowly(self, rows: Rows, target: int, decay: float) -> tuple[Slow, float]:
+    def slowly(self, rows: Rows, target: int, decay: float) -> tuple[SparseTarget, float]:
         """Sums for a target of a whole record that is read seldom, and the logarithms of what rows were divided by."""
         from scipy.sparse import csr_array
 
@@ -326,10 +326,10 @@ class Products:
                 blocks[b] = blocks[b] + _packed(part.T @ part)
             divided += float(np.log(size).sum())
         counts = np.bincount(place, minlength=len(blocks)).astype(np.float64)
-        return Slow(target, decay, tuple(blocks), counts), divided
+        return SparseTarget(target, decay, tuple(blocks), counts), divided
 
 
-def products_of(rows: Rows, like: Products | None = None, curved: bool = True) -> Products:
+def block_moments_of(rows: Rows, like: BlockMoments | None = None, curved: bool = True) -> BlockMoments:
     """One pass over a whole record in which nothing is missing.
 
     ``like``: standardised as these are. ``curved``: with products of columns.
@@ -355,7 +355,7 @@ def products_of(rows: Rows, like: Products | None = None, curved: bool = True) -
     low, high = (np.where(rows.read, standard, side).T for side in (np.inf, -np.inf))
     pairs = _pairs(rows.owner, len(at)) if curved else np.zeros((0, 2), np.int64)
     none = np.zeros(len(pairs))
-    empty = Products(
+    empty = BlockMoments(
         (), spans, pairs, none, none + 1, level, scale, low.min(axis=1), high.max(axis=1), moving, r, len(z), 0,
         np.zeros(r),
     )  # fmt: skip

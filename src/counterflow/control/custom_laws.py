@@ -10,7 +10,7 @@ import numpy as np
 
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
-from counterflow.control.laws import STORED, Absent, Law, Manual, Seen
+from counterflow.control.laws import STORED, Law, LawInput, Manual, UnstorableLaw
 from counterflow.errors import CounterflowError, ModelError
 
 OWN = tuple(STORED.values())  # laws of this package
@@ -46,7 +46,7 @@ def check_law(law: object, what: str, kind: type[CounterflowError] = ModelError)
         )
 
 
-def said_by(law: Law, seen: Seen, finite: bool = True) -> FloatArray:
+def said_by(law: Law, seen: LawInput, finite: bool = True) -> FloatArray:
     """What a law says (K,), or one number for all worlds; ``finite``: whether it must be a number in each of them.
 
     Raises
@@ -56,7 +56,7 @@ def said_by(law: Law, seen: Seen, finite: bool = True) -> FloatArray:
     """
     if isinstance(law, OWN):
         return np.asarray(law.output(seen))
-    shown = Seen(_shown(seen.moved), _shown(seen.reading), _shown(seen.target), seen.row, seen.dt)
+    shown = LawInput(_shown(seen.moved), _shown(seen.reading), _shown(seen.target), seen.row, seen.dt)
     try:
         said = np.asarray(law.output(shown))
     except Exception as error:
@@ -117,4 +117,4 @@ def law_supposed(unit: str, moves: str, law: Law) -> Caveat:
 
 def can_be_stored(law: Law) -> bool:
     """Whether a file can hold a law: those of this package, and no object of a unit."""
-    return isinstance(law, OWN) and not isinstance(law, Absent)
+    return isinstance(law, OWN) and not isinstance(law, UnstorableLaw)

@@ -28,7 +28,7 @@ from counterflow.protocol import Reaction, Trial
 if TYPE_CHECKING:
     from counterflow.control.laws import Law
     from counterflow.learning.network import Network
-    from counterflow.questions.knowledge import Knowledge
+    from counterflow.questions.server_model import ServerModel
 
 STRETCHES = (96, 24, 6)  # rows that are settled together; where that fails, fewer
 MOST_ROUNDS = 72  # of one stretch
@@ -85,13 +85,13 @@ class Reactor(Protocol):
         ...
 
 
-Together = Callable[[Mapping[str, Trial]], Mapping[str, Reaction]]  # asks several units in one round
+BatchAsk = Callable[[Mapping[str, Trial]], Mapping[str, Reaction]]  # asks several units in one round
 
 
 class NetworkRun:
     """Replicates of a network, as recorded from ``row`` on, or after the last row (None)."""
 
-    def __init__(self, server: Knowledge, row: int | None, n: int, alone: bool = False) -> None:
+    def __init__(self, server: ServerModel, row: int | None, n: int, alone: bool = False) -> None:
         network = server.network if not alone or server.network is None else server.network.mean
         assert network is not None
         self.server, self.network, self.past, self.n = server, network, row is not None, n
@@ -159,7 +159,7 @@ class NetworkRun:
 class LinearRun:
     """Draws of an uncertain linear model; the first is the estimate itself."""
 
-    def __init__(self, server: Knowledge, row: int | None, n: int, alone: bool = False) -> None:
+    def __init__(self, server: ServerModel, row: int | None, n: int, alone: bool = False) -> None:
         self.server, spread = server, None if alone else server.spread
         self.worlds = 1 if spread is None else 1 + DRAWS
         self.past, P = row is not None, server.A.shape[0]
@@ -191,7 +191,7 @@ class LinearRun:
         return out
 
 
-def unstable(server: Knowledge) -> UnstableError:
+def unstable(server: ServerModel) -> UnstableError:
     """With what would help: another law, other rows, or where it is answered the question with controllers held."""
     text = (
         "with its controllers reacting, the plant of this model does not settle: what they do makes each other's "
@@ -221,10 +221,10 @@ def never_moved(names: str, unit: str, runs: bool = True) -> UnidentifiedError:
     )
 
 
-class Running:
+class ClosedLoop:
     """A plant whose controllers react: the server's model, and the units' own laws."""
 
-    def __init__(self, server: Knowledge, reactors: Mapping[str, Reactor], together: Together | None = None) -> None:
+    def __init__(self, server: ServerModel, reactors: Mapping[str, Reactor], together: BatchAsk | None = None) -> None:
         self.server, self._together = server, together
         self._last: tuple[object, tuple[FloatArray, FloatArray, float]] | None = None
         self.reactors = {name: reactor for name, reactor in reactors.items() if reactor.columns}
@@ -348,8 +348,8 @@ class _Worlds:
     """
 
     def __init__(
-        self, running: Running, run: NetworkRun | LinearRun, acting: FloatArray, base: FloatArray, schedule: FloatArray,
-        row: int | None, held: set[int],
+        self, running: ClosedLoop, run: NetworkRun | LinearRun, acting: FloatArray, base: FloatArray,
+        schedule: FloatArray, row: int | None, held: set[int],
     ) -> None:  # fmt: skip
         self.running, self.server, self.reactors = running, running.server, running.reactors
         self.run, self.acting, self.base, self.schedule = run, acting, base, schedule
@@ -481,7 +481,7 @@ def _stacked(worlds: FloatArray) -> FloatArray:
     return np.ascontiguousarray(worlds.reshape(worlds.shape[0] * worlds.shape[1], worlds.shape[2]))
 
 
-def settles(running: Running) -> bool:
+def settles(running: ClosedLoop) -> bool:
     """Whether a small disturbance of every input that controllers move dies away, by the mean of the model."""
     server = running.server
     schedule = np.zeros((PROBED, server.B.shape[1]))
@@ -497,6 +497,6 @@ def settles(running: Running) -> bool:
     return bool(late <= early * GROWING ** (PROBED // 2) or late == 0)
 
 
-def names_of(reactors: Mapping[str, Reactor], server: Knowledge) -> Sequence[str]:
+def names_of(reactors: Mapping[str, Reactor], server: ServerModel) -> Sequence[str]:
     """ "boiler valve", ... of all inputs that controllers move."""
     return [f"{name} {server.unit(name).inputs[k].name}" for name, each in reactors.items() for k in each.columns]

@@ -21,7 +21,7 @@ SETTLES = 1 - 1e-9  # spectral radius up to which a model foresees anything
 DRAWS = 12  # of couplings that are not known yet, by which it is judged what they may do
 
 
-class Foreseen(NamedTuple):
+class ClippingRegion(NamedTuple):
     """Rows are clipped in coordinates W (s - centre); ``least``: the radius that noise alone asks for."""
 
     centre: FloatArray  # (T+1, r)
@@ -29,16 +29,16 @@ class Foreseen(NamedTuple):
     least: float = 0.0
 
 
-def nothing(rows: int, numbers: int) -> Foreseen:
+def nothing(rows: int, numbers: int) -> ClippingRegion:
     """Coordinates are the numbers themselves.
 
     >>> nothing(3, 2).W.tolist()
     [[1.0, 0.0], [0.0, 1.0]]
     """
-    return Foreseen(np.zeros((rows, numbers)), np.eye(numbers))
+    return ClippingRegion(np.zeros((rows, numbers)), np.eye(numbers))
 
 
-def own_response(A: FloatArray, B: FloatArray, Q: FloatArray, observation: FloatArray, u: FloatArray) -> Foreseen:
+def own_response(A: FloatArray, B: FloatArray, Q: FloatArray, observation: FloatArray, u: FloatArray) -> ClippingRegion:
     """Around the response of a unit's own model to its own inputs, scaled by how they and its noise move it.
 
     A model that does not settle foresees nothing.
@@ -68,19 +68,19 @@ def own_response(A: FloatArray, B: FloatArray, Q: FloatArray, observation: Float
     return around(moved @ observation.T, covariance, alone)
 
 
-def around(centre: FloatArray, covariance: FloatArray, noise: FloatArray) -> Foreseen:
+def around(centre: FloatArray, covariance: FloatArray, noise: FloatArray) -> ClippingRegion:
     """Coordinates in which rows of this ``covariance`` are alike in every direction; ``noise``: what is sure of it."""
     from scipy.special import chdtri
 
     W = np.linalg.inv(np.linalg.cholesky((covariance + covariance.T) / 2))
     usual = math.sqrt(float(chdtri(len(W), USUAL)))
-    return Foreseen(centre, W, usual * math.sqrt(float(np.linalg.norm(W @ noise @ W.T, 2))))
+    return ClippingRegion(centre, W, usual * math.sqrt(float(np.linalg.norm(W @ noise @ W.T, 2))))
 
 
 def joint_responses(
     A: FloatArray, B: FloatArray, Q: FloatArray, others: Sequence[tuple[FloatArray, FloatArray]], u: FloatArray,
     observations: Sequence[FloatArray], slices: Sequence[slice],
-) -> list[Foreseen]:  # fmt: skip
+) -> list[ClippingRegion]:  # fmt: skip
     """Around the response of all units together to all inputs; ``others``: systems that it might be as well."""
     from scipy.linalg import solve_discrete_lyapunov
 

@@ -14,11 +14,11 @@ from counterflow.arrays import FloatArray, slices
 from counterflow.caveats import Caveat
 from counterflow.errors import DataError, OptionError
 from counterflow.filtering import rts_smoother
-from counterflow.learning.completion import filled
+from counterflow.learning.completion import impute_mean
 from counterflow.learning.influence import reach
 from counterflow.learning.information import positions
 from counterflow.learning.likelihood import SharedRecord
-from counterflow.learning.ways import Regime, since
+from counterflow.learning.regime_sums import Regime, since
 from counterflow.plant.operating_point import OperatingPoint
 from counterflow.plant.units import PublicUnit, unit_named
 from counterflow.protocol import Answer, Ask
@@ -36,7 +36,7 @@ MOSTLY = 0.99  # of the readings, that must be alike in rows that are the same
 
 
 @dataclass(frozen=True)
-class RecordedPlant:
+class FittedPlant:
     """The server's part of a fit: the couplings, and the rows that questions about the past refer to."""
 
     method: str
@@ -261,13 +261,13 @@ class RecordedPlant:
     def standard_rows(self) -> FloatArray:
         """Recorded rows as the network takes them (T+1, m); numbers that were not measured are as it sees them."""
         assert self.network is not None
-        return filled(self.network, self.network.standard(self.numbers, self.u))
+        return impute_mean(self.network, self.network.standard(self.numbers, self.u))
 
     @property
     def drawn_rows(self) -> FloatArray:
         """The same with numbers that were not measured drawn, so that all residuals are of their usual size."""
         assert self.network is not None
-        return filled(self.network, self.network.standard(self.numbers, self.u), np.random.default_rng(0))
+        return impute_mean(self.network, self.network.standard(self.numbers, self.u), np.random.default_rng(0))
 
     def before(self, row: int) -> FloatArray:
         """Standardised rows (memory, m) before a recorded row; before the record began, its first one."""
@@ -299,7 +299,8 @@ class RecordedPlant:
             covariance = smoothed.covariance[inside, own, own]
             return part_of(ask, smoothed.smoothed[inside, own], covariance.reshape(-1, covariance.shape[2]), RECORDED)
         z, r, rng = self.network.standard(self.numbers[near], self.u[near]), self.network.size, np.random.default_rng(0)
-        draws = np.array([filled(self.network, z, rng)[inside, :r] for _ in range(GUESSES)]) * self.network.scale[:r]
+        guesses = [impute_mean(self.network, z, rng)[inside, :r] for _ in range(GUESSES)]
+        draws = np.array(guesses) * self.network.scale[:r]
         mean, spread = np.zeros((rows.stop - rows.start, len(self.A))), np.zeros((rows.stop - rows.start, len(self.A)))
         mean[:, self.number_states] = self.standard_rows[rows, :r] * self.network.scale[:r] + self.network.level[:r]
         spread[:, self.number_states] = draws.var(axis=0, ddof=1)

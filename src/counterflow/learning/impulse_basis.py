@@ -157,7 +157,9 @@ def correlations(left: FloatArray, right: FloatArray, lags: int) -> FloatArray:
     return out
 
 
-def banks_for(effect: int, A: Sequence[FloatArray], causes: Sequence[int], memory: int) -> Mapping[int, FloatArray]:
+def impulse_bases_for(
+    effect: int, A: Sequence[FloatArray], causes: Sequence[int], memory: int
+) -> Mapping[int, FloatArray]:
     """The bank through which each of ``causes`` may act on a unit, of all units' own matrices A_mm."""
     return {n: pole_bank(A[effect], A[n], memory) for n in causes if n != effect}
 
