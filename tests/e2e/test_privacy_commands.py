@@ -243,10 +243,8 @@ def test_the_errors_that_a_plan_expects_are_those_that_fits_have(release: str) -
     plant = cf.random_plant(units=2, states=1, inputs=1, outputs=3, rng=5)
     steps, runs = 2000, 8
     task = privacy_plan.Task(plant, plant.locals(), excitation.white(plant, steps, 0))
-    expected, epsilon = (
-        (privacy_plan.expected_errors, 30.0) if release == "rows" else (privacy_plan.expected_errors_of_moments, 0.5)
-    )
-    bare, plan = expected(task, [None, cf.Privacy(epsilon=epsilon, delta=DELTA, seed=0)])
+    epsilon = 30.0 if release == "rows" else 0.5
+    bare, plan = privacy_plan.expected_errors(task, [None, cf.Privacy(epsilon=epsilon, delta=DELTA, seed=0)], release)
     off = ~np.eye(2, dtype=bool)
     truth = np.concatenate([plant.A[off], plant.B[off]])
     squares = []

@@ -13,9 +13,9 @@ from typer import Argument, Option
 from counterflow._version import __version__
 from counterflow.cli import output
 from counterflow.cli.data_inspect import place_of, show_prepared
-from counterflow.cli.toml_page import shown as shown_path
 from counterflow.cli.options import Files, Seed
 from counterflow.cli.output import AnswerFormat, Force, Format
+from counterflow.cli.toml_page import shown as shown_path
 from counterflow.data.hai import prepare_hai
 from counterflow.data.stand_ins import write_stand_in
 from counterflow.data.swat import prepare_swat

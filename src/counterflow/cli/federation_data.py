@@ -37,7 +37,7 @@ from counterflow.plant.plant import LETTERS
 if TYPE_CHECKING:
     from counterflow.data import Chosen, Preparation, Selection, Table
 
-Source = Path | list[Path] | tuple[str, str]  # a recording; files of one table; a query and its database
+Source = list[Path] | tuple[str, str]  # files of one table; a query and its database
 UNIT = ("states", "model", *LETTERS, "inputs", "outputs", "loops")
 PATTERNS = ("tags", "exclude")
 _SOURCES = ("file", "files", "sql", "database")
@@ -275,7 +275,7 @@ def read_recording(page: Page, file: Path, dt: float | None) -> tuple[Recording,
 
 
 def read_table(
-    page: Page, source: list[Path] | tuple[str, str], options: Mapping[str, Any]
+    page: Page, source: Source, options: Mapping[str, Any]
 ) -> tuple[Recording, Preparation, dict[str, UnitTable]]:
     """The recording of one table that all units share: each takes its columns by pattern or list."""
     from counterflow.data import Rules, open_table, prepare
@@ -334,8 +334,8 @@ def read_logs(
             tables[name] = open_log(page.path.parent / page.table(at[:2])["log"], named, reading)
             by_time = by_time and has_dates(tables[name], options)
         if unit.selection is None:
-            sides = [tuple((each.name, each) for each in unit.channels.get(side, ())) for side in _SIDES]
-            chosen[name] = Chosen(name, *sides, unit.states or 2)
+            inputs, outputs = (tuple((each.name, each) for each in unit.channels.get(side, ())) for side in _SIDES)
+            chosen[name] = Chosen(name, inputs, outputs, unit.states or 2)
         else:
             chosen[name] = _choose(page, {name: unit}, tables[name])[0]
     if by_time:
@@ -348,8 +348,10 @@ def read_logs(
     described = []
     for name, own in chosen.items():
         with page.blaming(("units", name, "log")):
-            described.append(Unit(name, own.states, *([each for _, each in side] for side in (own.inputs, own.outputs))))
-            logs[name] = read_log(tables[name], *([column for column, _ in side] for side in (own.inputs, own.outputs)))
+            channels = ([channel for _, channel in side] for side in (own.inputs, own.outputs))
+            columns = ([column for column, _ in side] for side in (own.inputs, own.outputs))
+            described.append(Unit(name, own.states, *channels))
+            logs[name] = read_log(tables[name], *columns)
             first = next(iter(logs))
             if len(logs[name][0]) != len(logs[first][0]):
                 raise ModelError(

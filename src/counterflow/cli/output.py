@@ -1,6 +1,6 @@
 """How commands answer: strict JSON or a table on the terminal, and files that are whole or not there at all.
 
-A command returns what it has ``Told``; ``answering`` gives it its options --format, --out and --force, prints and writes.
+A command returns what it has ``Told``; ``answering`` gives it --format, --out and --force, prints and writes.
 """
 
 from __future__ import annotations

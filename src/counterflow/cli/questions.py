@@ -143,7 +143,8 @@ def _federation_ask(folder: Path, question: str | None, fit: str | None, patienc
     view = plant.site.view(fit, patience)
     if party.supervisor(plant.folder) is None and (plant.kit is None or not engine().running(plant.kit)):
         raise StorageError(f"{plant.label} is not running, so it can ask nobody: counterflow federation start {folder}")
-    given |= {entry.option or entry.name: [plant.unit] for entry in chosen.form if entry.form in (Form.UNIT, Form.UNITS)}
+    own = [entry for entry in chosen.form if entry.form in (Form.UNIT, Form.UNITS)]
+    given |= {entry.option or entry.name: [plant.unit] for entry in own}
     FormReader.check(chosen, given)
     try:
         return _ask(chosen, view, given, None, "--format json tells them")
@@ -191,7 +192,10 @@ def _windows(reply: Any, text: str | None) -> dict[str, Window]:
 
 
 def _ask(asked: type[Request], view: Any, given: Mapping[str, Any], recording: Any, choices: str) -> Told:
-    """Ask; exit code 5 if what is wanted cannot be reached. ``choices``: the command that tells how the fit was made."""
+    """Ask; exit code 5 if what is wanted cannot be reached.
+
+    ``choices``: the command that tells how the fit was made.
+    """
     assert isinstance(view, Questions)
     reader = FormReader(view.plant, given)
     form = {entry.name: reader.read(entry) for entry in asked.form}  # a schedule, read first, may lengthen the horizon

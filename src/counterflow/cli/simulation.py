@@ -72,8 +72,10 @@ def simulate(
 
 
 def _random(given: dict[str, Any], seed: int) -> Plant:
-    counted = {key: _count_or_names(given[key], key) for key in ("units", "inputs", "outputs") if key in given}
-    return random_plant(**given | counted, rng=seed)
+    for key in ("units", "inputs", "outputs"):
+        if key in given:
+            given[key] = _count_or_names(given[key], key)
+    return random_plant(**given, rng=seed)
 
 
 def _count_or_names(text: str, what: str) -> int | list[str]:

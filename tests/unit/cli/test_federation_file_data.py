@@ -102,7 +102,7 @@ def test_models_keep_constant_channels(folder: Path) -> None:
     assert found.recording["boiler"].unit == cf.Unit("boiler", 1, ["P1_valve_D"], ["P1_flow", "P1_still"])
     assert found.models is not None
     told = refused(folder, HEAD + '[units.boiler]\ntags = "P1_*"\n' + model)
-    assert told.startswith("5: units.boiler: the table gives it 0 inputs, but the model has 1")
+    assert told.startswith("5: units.boiler: the data give it 0 inputs, but the model has 1")
 
 
 LOGS = """\
