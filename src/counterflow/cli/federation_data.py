@@ -37,10 +37,8 @@ from counterflow.plant.plant import LETTERS
 if TYPE_CHECKING:
     from counterflow.data import Chosen, Preparation, Selection, Table
 
-Source = list[Path] | tuple[str, str]  # files of one table; a query and its database
 UNIT = ("states", "model", *LETTERS, "inputs", "outputs", "loops")
 PATTERNS = ("tags", "exclude")
-_SOURCES = ("file", "files", "sql", "database")
 _SIDES = ("inputs", "outputs")
 
 
@@ -184,14 +182,24 @@ def _has_patterns(table: Mapping[str, Any]) -> bool:
     )
 
 
-# ---- options and sources
+# ---- data
 
 
-def data_options(page: Page, dt: float | None) -> dict[str, Any]:
-    """The options of ``[data]``, those of ``read_logs``, checked one by one so that a mistake is told with its line."""
+@dataclass(frozen=True)
+class DataTable:
+    """What ``[data]`` says: the table that the units share, if there is one, how tables are read, and the grid."""
+
+    source: list[Path] | tuple[str, str] | None  # files, or a query and its database
+    reading: Mapping[str, Any]
+    rules: Mapping[str, Any]
+
+
+def _data_table(page: Page, dt: float | None) -> DataTable:
+    """The options are those of ``counterflow.data.read_logs``, checked one by one."""
     import polars
 
     from counterflow.data import Rules, open_table, read_logs
+    from counterflow.data.databases import is_sqlite, sqlite_file
     from counterflow.data.preparation import TABLE_OPTIONS
 
     def moment(at: TomlPath, value: Any) -> Any:
@@ -199,49 +207,38 @@ def data_options(page: Page, dt: float | None) -> dict[str, Any]:
             page.refuse(at, f"must be a date such as '2024-05-01 06:00', or seconds, got {what(value)}")
         return value
 
-    def anything(at: TomlPath, value: Any) -> Any:
-        return value
+    def files(at: TomlPath, value: Any) -> list[Path]:
+        if not isinstance(value, list) or not value:
+            page.refuse(at, f"must be a list of file names, got {what(value)}")
+        return [page.file((*at, k), name, folders=True) for k, name in enumerate(value)]
+
+    def database(at: TomlPath, value: Any) -> str:
+        address = page.text(at, value)
+        return f"sqlite:{page.path.parent / sqlite_file(address)}" if is_sqlite(address) else address
 
     kinds: dict[str, Reader] = {
         "str": page.text, "float": page.number, "int": page.whole, "bool": page.flag, "object": moment
     }  # fmt: skip
     keywords = [each for each in inspect.signature(read_logs).parameters.values() if each.kind is each.KEYWORD_ONLY]
     readers = {each.name: kinds[str(each.annotation).removesuffix(" | None")] for each in keywords}
-    given = page.read(("data",), {**dict.fromkeys(_SOURCES, anything), **readers})
-    options = {key: value for key, value in given.items() if key not in _SOURCES}
-    for key, value in options.items():
-        with page.blaming(("data", key)):
-            if key not in TABLE_OPTIONS:
-                Rules(**{key: value})
-            elif key not in ("time", "header_word", "tag", "value", "quality", "sheet"):  # those need the table
-                open_table(polars.DataFrame({"value": [0.0]}), **{key: value})
-    if dt is not None and options.setdefault("dt", dt) != dt:
-        page.refuse(("data", "dt"), f"is {options['dt']:g}, [federation] has {dt:g}; give it once")
-    return options
-
-
-def shared_table(page: Page) -> Source | None:
-    """The table that the units share, if there is one: files, or a query with its database."""
-    from counterflow.data.databases import is_sqlite, sqlite_file
-
-    given = page.table(("data",))
+    sources = {"file": partial(page.file, folders=True), "files": files, "sql": page.text, "database": database}
+    given = page.read(("data",), {**sources, **readers})
     there = [key for key in ("file", "files", "sql") if key in given]
     if len(there) > 1:
         page.refuse(("data", there[1]), f"{there[0]!r} stands there, too; give one of them")
     for key, other in (("sql", "database"), ("database", "sql")):
         if key in given and other not in given:
             page.refuse(("data", key), f"it goes with {other!r}; give both")
-    if "sql" in given:
-        query, address = (page.text(("data", key), given[key]) for key in ("sql", "database"))
-        return query, f"sqlite:{page.path.parent / sqlite_file(address)}" if is_sqlite(address) else address
-    if "file" in given:
-        return [page.file(("data", "file"), given["file"], folders=True)]
-    if "files" in given:
-        files = given["files"]
-        if not isinstance(files, list) or not files:
-            page.refuse(("data", "files"), f"must be a list of file names, got {what(files)}")
-        return [page.file(("data", "files", k), name, folders=True) for k, name in enumerate(files)]
-    return None
+    source = (given["sql"], given["database"]) if "sql" in given else given.get("files")
+    reading = {key: value for key, value in given.items() if key in TABLE_OPTIONS}
+    rules = {key: value for key, value in given.items() if key not in reading and key not in sources}
+    of_table = ("time", "header_word", "tag", "value", "quality", "sheet")  # without it they cannot be tried
+    tried = {key: value for key, value in reading.items() if key not in of_table}
+    page.made(("data",), partial(open_table, polars.DataFrame({"value": [0.0]})), tried, {})
+    page.made(("data",), Rules, rules, {})
+    if dt is not None and rules.setdefault("dt", dt) != dt:
+        page.refuse(("data", "dt"), f"is {rules['dt']:g}, [federation] has {dt:g}; give it once")
+    return DataTable([given["file"]] if "file" in given else source, reading, rules)
 
 
 # ---- recordings
@@ -274,25 +271,25 @@ def read_recording(page: Page, file: Path, dt: float | None) -> tuple[Recording,
     return replace(stored, parts=parts), None, units
 
 
-def read_table(
-    page: Page, source: Source, options: Mapping[str, Any]
-) -> tuple[Recording, Preparation, dict[str, UnitTable]]:
-    """The recording of one table that all units share: each takes its columns by pattern or list."""
+def read_data(page: Page, dt: float | None) -> tuple[Recording, Preparation | None, dict[str, UnitTable]]:
+    """The recording of one table that all units share, or of their own logs."""
     from counterflow.data import Rules, open_table, prepare
     from counterflow.data.databases import open_query
-    from counterflow.data.preparation import TABLE_OPTIONS
 
+    data = _data_table(page, dt)
+    if data.source is None:
+        return _read_logs(page, data, dt or 1.0)
     units = units_of(page, PATTERNS, patterns=True)
-    where: TomlPath = ("data", next(key for key in _SOURCES if page.has("data", key)))
-    reading = {key: options[key] for key in options if key in TABLE_OPTIONS}
+    where: TomlPath = ("data", next(key for key in ("file", "files", "sql") if page.has("data", key)))
     with page.blaming(where):
-        table = open_query(*source, **reading) if isinstance(source, tuple) else open_table(source, **reading)
+        if isinstance(data.source, tuple):
+            table = open_query(*data.source, **data.reading)
+        else:
+            table = open_table(data.source, **data.reading)
     chosen = _choose(page, units, table)
-    rules = {key: options[key] for key in options if key not in TABLE_OPTIONS}
-    if any(unit.model is not None for unit in units.values()):
-        rules = {"drop_constant": False} | rules  # a model has its channels
+    of_models = {"drop_constant": False} if any(unit.model is not None for unit in units.values()) else {}
     with page.blaming(where):
-        return *prepare(table, chosen, Rules(**rules)), units
+        return *prepare(table, chosen, Rules(**{**of_models, **data.rules})), units  # a model has its channels
 
 
 def _choose(page: Page, units: Mapping[str, UnitTable], table: Table) -> list[Chosen]:
@@ -308,17 +305,15 @@ def _choose(page: Page, units: Mapping[str, UnitTable], table: Table) -> list[Ch
         page.refuse(path, str(error))
 
 
-def read_logs(
-    page: Page, options: Mapping[str, Any], dt: float
+def _read_logs(
+    page: Page, data: DataTable, dt: float
 ) -> tuple[Recording, Preparation | None, dict[str, UnitTable]]:
     """The recording of logs that each unit has of its own: by time where all of them have dates, else row by row."""
     from counterflow.cli.unit_logs import has_dates, open_log, read_log
     from counterflow.data import Chosen, Rules
-    from counterflow.data.preparation import TABLE_OPTIONS, align
+    from counterflow.data.preparation import align
 
     units = units_of(page, ("log", *PATTERNS), patterns=None)
-    reading = {key: options[key] for key in options if key in TABLE_OPTIONS}
-    rules = {key: options[key] for key in options if key not in TABLE_OPTIONS}
     tables: dict[str, Table] = {}
     chosen: dict[str, Chosen] = {}
     by_time = True
@@ -331,8 +326,8 @@ def read_logs(
             page.refuse(at[:2], f"it has no data; {remedy}")
         named = [channel.name for side in unit.channels.values() for channel in side]
         with page.blaming(at):
-            tables[name] = open_log(page.path.parent / page.table(at[:2])["log"], named, reading)
-            by_time = by_time and has_dates(tables[name], options)
+            tables[name] = open_log(page.path.parent / page.table(at[:2])["log"], named, data.reading)
+            by_time = by_time and has_dates(tables[name], data.reading)
         if unit.selection is None:
             inputs, outputs = (tuple((each.name, each) for each in unit.channels.get(side, ())) for side in _SIDES)
             chosen[name] = Chosen(name, inputs, outputs, unit.states or 2)
@@ -340,9 +335,9 @@ def read_logs(
             chosen[name] = _choose(page, {name: unit}, tables[name])[0]
     if by_time:
         with page.blaming(("units",)):
-            recording, reports = align(tables, chosen, Rules(**{"drop_constant": False} | rules))
+            recording, reports = align(tables, chosen, Rules(**{"drop_constant": False, **data.rules}))
         return recording, _merged(reports), units
-    if odd := [key for key in rules if key != "dt"]:
+    if odd := [key for key in data.rules if key != "dt"]:
         page.refuse(("data", odd[0]), "needs logs that all have a time column; name it with 'time'")
     logs: dict[str, Any] = {}
     described = []

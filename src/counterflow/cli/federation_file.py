@@ -83,13 +83,10 @@ def read_federation(path: str | Path) -> Federation:
     dt, stored = head.get("dt"), head.get("recording")
     if stored is not None and page.has("data"):
         page.refuse(("data",), "there is a recording, too; give one of them")
-    reading = {} if stored is not None else federation_data.data_options(page, dt)
     if stored is not None:
         recording, preparation, units = federation_data.read_recording(page, stored, dt)
-    elif (source := federation_data.shared_table(page)) is not None:
-        recording, preparation, units = federation_data.read_table(page, source, reading)
     else:
-        recording, preparation, units = federation_data.read_logs(page, reading, dt or 1.0)
+        recording, preparation, units = federation_data.read_data(page, dt)
     models = {name: unit.model for name, unit in units.items() if unit.model is not None}
     parts = dict(recording.items())
     for name, unit in units.items():
@@ -124,13 +121,7 @@ def _privacy(page: Page) -> Privacy | None:
         given["ledger"] = page.path.parent / page.text((*at, "ledger"), given["ledger"])
     if isinstance(given.get("models"), list):
         given["models"] = tuple(given["models"])
-    base = {"epsilon": 1.0, "delta": 0.5}
-    for key in given:  # each by itself first, so that the error points at its line
-        with page.blaming((*at, key)):
-            Privacy(**(base | {key: given[key]}))
-        base |= {key: given[key]} if key in base else {}
-    with page.blaming(at):
-        return Privacy(**given)
+    return page.made(at, Privacy, given, {"epsilon": 1.0, "delta": 0.5})
 
 
 def _options(page: Page, head: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -144,14 +135,16 @@ def _options(page: Page, head: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     given = page.table(("options",))
     if "estimate" in head and "estimate" in given:
         page.refuse(("options", "estimate"), "stands in [federation], too; give it once")
-    options = {key: head[key] for key in ("estimate",) if key in head} | given
     kind = _kind_of(method, given)
-    for key, value in options.items():
-        with page.blaming(("options" if key in given else "federation", key)):
-            kind.parse(method, {key: value})
-    with page.blaming(("options",)):
+
+    def parse(**options: Any) -> None:
         kind.parse(method, options)
-    return method, options
+
+    own = {key: head[key] for key in ("estimate",) if key in head}
+    page.made(("federation",), parse, own, {})
+    page.made(("options",), parse, given, {})
+    page.made(("options",), parse, own | given, {})
+    return method, own | given
 
 
 def _kind_of(method: str, given: Mapping[str, Any]) -> Any:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from counterflow.plant.plant import LETTERS
 
 Key = str | int
 TomlPath = tuple[Key, ...]
+T = TypeVar("T")
 Reader = Callable[[TomlPath, Any], Any]  # what an entry must be, from where it stands and what stands there
 
 LARGEST_FILE = 16 << 20  # bytes
@@ -148,6 +149,16 @@ class Page:
             if str(error).startswith(f"{self.path}:"):
                 raise
             raise ModelError(f"{self.place(at)}{str(error).removeprefix('fit: ')}") from error
+
+    def made(self, at: TomlPath, make: Callable[..., T], given: Mapping[str, Any], base: Mapping[str, Any]) -> T:
+        """What is made of a table; each entry is tried by itself first, to tell a mistake's line."""
+        known = dict(base)
+        for key, value in given.items():
+            with self.blaming((*at, key)):
+                make(**known | {key: value})
+            known |= {key: value} if key in known else {}
+        with self.blaming(at):
+            return make(**given)
 
     # ---- tables
 
