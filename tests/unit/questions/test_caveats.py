@@ -90,7 +90,7 @@ def test_every_code_in_use_has_a_row_in_the_docs_with_its_weight() -> None:
     others = set(documented) - set(checks)
     assert others - codes <= {"audit-behind", "ledger-behind"}, "a row of a code that nothing has"
     assert {code: documented[code] for code in others} == {code: caveats.weight_of(code) for code in others}
-    assert caveats._FAILING | caveats._CHOSEN <= others, "a weight of a code that nothing has"
+    assert others >= caveats._FAILING | caveats._CHOSEN, "a weight of a code that nothing has"
     assert {caveats.weight_of(code) for code in codes if code.endswith("-fail")} == {FAILS}
 
 
