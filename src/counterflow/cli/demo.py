@@ -162,7 +162,7 @@ def from_a_log() -> tuple[dict[str, Any], list[Part]]:
         asked.sentence(),
         f"{CHANNEL} at the end: {value} (95 %: {interval}); the truth, by the simulator: "
         f"{wording.quantity(wording.number(truth, 2, sign=True), measure)}. Of all rows and channels, "
-        f"{100 * share:.0f} % of the truth lies within the intervals.",
+        f"{wording.share(share, 0)} of the truth lies within the intervals.",
         "",
     ]
 
@@ -258,11 +258,11 @@ def beside_the_truth(page: report.Report) -> dict[str, str]:
     out, inside = {}, []
     for which, label in ((1, "the answers miss the truth by"), (2, "a linear model misses it by")):
         errors = [whatif.relative_error(whatif.answers[which]) or 0.0 for whatif in page.whatifs]
-        out[label] = ", ".join(f"{100 * error:.0f} %" for error in errors)
+        out[label] = ", ".join(wording.share(error, 0) for error in errors)
     for whatif in page.whatifs:
         true, answer = whatif.answers[0].mean, whatif.answers[1]
         inside.append(((np.asarray(answer.lower) <= true) & (true <= np.asarray(answer.upper))).ravel())
-    return {**out, "truth within the 95 % bands": f"{100 * np.concatenate(inside).mean():.0f} %"}
+    return {**out, "truth within the 95 % bands": wording.share(float(np.concatenate(inside).mean()), 0)}
 
 
 def check_place(out: Path, force: bool) -> None:
@@ -315,7 +315,7 @@ def _shown(
         for answer in whatif.answers:
             error = whatif.relative_error(answer)
             largest = whatif.quantity(answer, row, at) + whatif.interval(answer, row, at)
-            misses = "" if answer.truth or error is None else f"{100 * error:.0f} %"
+            misses = "" if answer.truth or error is None else wording.share(error, 0)
             rows.append([answer.label, whatif.quantity(answer, 0, at), largest, misses])
         after = f"after {(row + 1) * whatif.step:g} min, at its largest"
         yield Table(whatif.question, ["", f"{whatif.channels[at].name} after 1 min", after, "misses by"], rows)

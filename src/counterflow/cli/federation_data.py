@@ -221,7 +221,9 @@ def _data_table(page: Page, dt: float | None) -> DataTable:
     }  # fmt: skip
     keywords = [each for each in inspect.signature(read_logs).parameters.values() if each.kind is each.KEYWORD_ONLY]
     readers = {each.name: kinds[str(each.annotation).removesuffix(" | None")] for each in keywords}
-    sources = {"file": partial(page.file, folders=True), "files": files, "sql": page.text, "database": database}
+    sources: dict[str, Reader] = {
+        "file": partial(page.file, folders=True), "files": files, "sql": page.text, "database": database
+    }  # fmt: skip
     given = page.read(("data",), {**sources, **readers})
     there = [key for key in ("file", "files", "sql") if key in given]
     if len(there) > 1:

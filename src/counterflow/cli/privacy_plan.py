@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -356,22 +356,22 @@ def _shown(told: dict[str, Any]) -> Iterator[Part]:
     protected = protects(told["window"])
     paid = f"{told['releases']} releases of the same rows" if several else "one release"
     yield f"What an epsilon buys at delta {wording.exact(told['delta'])}, for {protected} and {paid}."
-    columns = {"epsilon": lambda row: wording.exact(row["epsilon"])}
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {"epsilon": lambda row: wording.exact(row["epsilon"])}
     if several:
         columns["epsilon of each"] = lambda row: wording.number(row["epsilon_each"])
     columns |= {
         "noise/move": lambda row: wording.number(row["multiplier"]),
         "noise/clip": lambda row: wording.number(row["noise_per_clip"]),
-        "caught": lambda row: _share(row["caught"]),
-        "guessed": lambda row: _share(row["guessed"]),
+        "caught": lambda row: wording.share(row["caught"]),
+        "guessed": lambda row: wording.share(row["guessed"]),
     }
     if errors:
-        columns["error"] = lambda row: _share(row["error"])
+        columns["error"] = lambda row: wording.share(row["error"])
         columns["rows for 10 %"] = lambda row: (
             "–" if row["rows_needed"] is None else wording.number(row["rows_needed"], 0)
         )
     if errors and not from_logs:
-        columns["error by rows"] = lambda row: _share(row["error_of_rows"])
+        columns["error by rows"] = lambda row: wording.share(row["error_of_rows"])
     yield Table("", list(columns), [[cell(row) for cell in columns.values()] for row in told["plans"]], left=0)
     yield f"noise/move: standard deviation of the noise by how far {protected} can move a message"
     yield "noise/clip: the same by the radius to which rows are clipped; a little more where a unit finds it by itself"
@@ -383,20 +383,9 @@ def _shown(told: dict[str, Any]) -> Iterator[Part]:
         if from_logs:
             of, source = "what inputs do to other units", "rows of logs by private moments"
             end = "; 100 %: nothing is found"
-        without = _share(told["error_without_privacy"])
+        without = wording.share(told["error_without_privacy"])
         yield f"error: expected relative error of {of} from {told['rows']} {source} ({without} without privacy){end}"
         yield "rows for 10 %: what noise of moments adds falls as one over the rows, the rest as one over their root"
     if errors and not from_logs:
         yield "error by rows: that of release='rows', which shows no unit anything of others' inputs"
     yield from noted(told["caveats"])
-
-
-def _share(value: float) -> str:
-    """A share of one; an error that is larger than what it is an error of is not told as a number.
-
-    >>> _share(0.0312), _share(7.4)
-    ('3.12 %', 'over 100 %')
-    """
-    if not math.isfinite(value):
-        return "–"
-    return "over 100 %" if value > 1 else f"{wording.number(100 * value)} %"
