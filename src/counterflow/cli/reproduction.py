@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -15,11 +15,10 @@ from counterflow.cli import output
 from counterflow.cli.output import Format, Part, Told, answering, picked
 from counterflow.errors import OptionError
 from counterflow.notebook import Table
-from counterflow.paper import experiments
-from counterflow.paper.experiments import figures, reproduction, runner
-from counterflow.paper.experiments.experiment import Experiment, Request, Task
-from counterflow.paper.experiments.page import Chapter, counts
-from counterflow.paper.experiments.store import Store
+
+if TYPE_CHECKING:
+    from counterflow.paper.experiments.experiment import Experiment, Request, Task
+    from counterflow.paper.experiments.page import Chapter
 
 READS_FILES = "real-plants"  # the experiment that --hai and --swat are for
 
@@ -39,6 +38,11 @@ def reproduce(
 
     Example: counterflow reproduce all --quick --out reproduction
     """
+    from counterflow.paper.experiments import figures, reproduction, runner
+    from counterflow.paper.experiments.experiment import Request
+    from counterflow.paper.experiments.page import counts
+    from counterflow.paper.experiments.store import Store
+
     if "list" in names:
         if len(names) > 1:
             raise OptionError("'list' names every experiment: leave the other names out.")
@@ -64,26 +68,31 @@ def reproduce(
     report = reproduction.assemble(store, tasks, request, found)
     page, text = out / "report.html", out / "report.md"
     chapters = [each for each in report if each.experiment.name in tasks]
+    verdicts = {str(verdict): count for verdict, count in counts(chapters).items() if count}
     content = {
         "quick": request.quick,
         "report": {"html": page, "markdown": text, "experiments": [each.experiment.name for each in report]},
-        "verdicts": {verdict: count for verdict, count in counts(chapters).items() if count},
+        "verdicts": verdicts,
         "experiments": [_chapter_json(each) for each in chapters],
     }
-    return Told(content, _shown(chapters, report, page, text))
+    return Told(content, _shown(chapters, report, verdicts, page, text))
 
 
-def _shown(chapters: Sequence[Chapter], report: Sequence[Chapter], page: Path, text: Path) -> Iterator[Part]:
+def _shown(
+    chapters: Sequence[Chapter], report: Sequence[Chapter], verdicts: dict[str, int], page: Path, text: Path
+) -> Iterator[Part]:
     for each in chapters:
         rows = [[claim.subject, claim.ours, claim.verdict] for claim in each.claims]
         yield Table(f"{each.experiment.name}: {each.experiment.title}", ["", "ours", "verdict"], rows, left=3)
-    told = ", ".join(f"{count} {verdict}" for verdict, count in counts(chapters).items() if count)
+    told = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
     yield from ("", f"verdicts: {told}", f"  report: {page} (and {text.name}, figures)")
     if others := [each.experiment.name for each in report if each not in chapters]:
         yield f"  also in it, from results that are there: {', '.join(others)}"
 
 
 def _chosen(asked: Sequence[str]) -> list[Experiment]:
+    from counterflow.paper import experiments
+
     if "all" in asked:
         if len(asked) > 1:
             raise OptionError("'all' is every experiment: leave the other names out.")
