@@ -27,31 +27,32 @@ from counterflow.notebook import Table
 FURTHER = 4  # times the limit that has stopped a fit
 
 
-@answering()
+_OPTIONS: Mapping[str, tuple[Any, str]] = {  # of the methods, as ``counterflow.fit`` takes them
+    "estimate": (str, "couplings, blocks or all."),
+    "rho": (float, "Augmented Lagrangian: its penalty."),
+    "solver": (str, "Published methods: conjugate or gradient."),
+    "rounds": (int, "Published methods: at most so many."),
+    "evaluations": (int, "Likelihood: at most so many passes."),
+    "tol": (float, "When to call it converged."),
+    "uncertainty": (bool, "Likelihood: compute intervals (default: where that takes seconds)."),
+    "sensors": (str, "treated (default), or 'as they are': whether wrong readings are left out."),
+}
+
+
+@answering(options={name: (Annotated[kind | None, Option(help=text)], None) for name, (kind, text) in _OPTIONS.items()})
 def fit(
     wanted: Format,
     federation: Annotated[Path, Argument(metavar="FEDERATION", help="A federation file in TOML.")],
     out: Annotated[Path, Option(metavar="DIR", help="Directory for the fit.")],
     method: Annotated[str | None, Option(help="Instead of the file's; its options are then not used.")] = None,
-    estimate: Annotated[str | None, Option(help="couplings, blocks or all.")] = None,
     seed: Annotated[int | None, Option(min=0, help="Instead of the file's.")] = None,
     xi: Annotated[
         list[str] | None, Option(help="Published methods: weight, one number, or unit=number for each.")
     ] = None,
-    rho: Annotated[float | None, Option(help="Augmented Lagrangian: its penalty.")] = None,
-    solver: Annotated[str | None, Option(help="Published methods: conjugate or gradient.")] = None,
-    rounds: Annotated[int | None, Option(help="Published methods: at most so many.")] = None,
-    evaluations: Annotated[int | None, Option(help="Likelihood: at most so many passes.")] = None,
-    tol: Annotated[float | None, Option(help="When to call it converged.")] = None,
-    uncertainty: Annotated[
-        bool | None, Option(help="Likelihood: compute intervals (default: where that takes seconds).")
-    ] = None,
-    sensors: Annotated[
-        str | None, Option(help="treated (default), or 'as they are': whether wrong readings are left out.")
-    ] = None,
     edge: Edges = None,
     forbid: Forbidden = None,
     force: output.Force = False,
+    **options: Any,
 ) -> Told:
     """Fit a federation and save the fit. Exit code 3: not converged (it is saved all the same).
 
@@ -69,10 +70,6 @@ def fit(
         raise OptionError("--method 'oracle' needs the true plant, which a federation does not have.")
     # the file's options go with the file's method
     merged: dict[str, Any] = dict(read.options) if chosen == read.method else {}
-    options = {
-        "estimate": estimate, "rho": rho, "solver": solver, "rounds": rounds, "evaluations": evaluations,
-        "tol": tol, "uncertainty": uncertainty, "sensors": sensors,
-    }  # fmt: skip
     merged |= {key: value for key, value in options.items() if value is not None}
     merged |= known_edges(edge, forbid)
     if xi:

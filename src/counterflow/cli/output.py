@@ -90,17 +90,23 @@ class Told:
     figure: Callable[[], Figure] | None = None
 
 
-def answering(*kinds: str) -> Callable[[Callable[..., Told]], Callable[..., None]]:
+Options = Mapping[str, tuple[Any, Any]]  # {name: (annotation, default)}, "..." if it must be given
+
+
+def answering(*kinds: str, options: Options | None = None) -> Callable[[Callable[..., Told]], Callable[..., None]]:
     """A command made of a function that returns what it has ``Told``.
 
     It has --format; with ``kinds`` of files also --out and --force. A parameter of the function that is called
-    ``wanted`` gets the format, and one that is called ``force`` is --force.
+    ``wanted`` gets the format, and one that is called ``force`` is --force. ``options``: more of them, for a function
+    that takes any.
     """
 
     def decorate(run: Callable[..., Told]) -> Callable[..., None]:
-        parameters = dict(inspect.signature(run).parameters)
         hints = get_type_hints(run, include_extras=True)
-        own = set(parameters)
+        own = {
+            name: (hints[name], ... if each.default is each.empty else each.default)
+            for name, each in inspect.signature(run).parameters.items() if each.kind is not each.VAR_KEYWORD
+        } | dict(options or {})  # fmt: skip
         added: dict[str, tuple[Any, Any]] = {"answer_format": (AnswerFormat, Format.table)}
         if kinds:
             *others, last = (f".{kind}" for kind in kinds)
@@ -120,14 +126,16 @@ def answering(*kinds: str) -> Callable[[Callable[..., Told]], Callable[..., None
             if told.code:
                 raise typer.Exit(told.code)
 
-        keyword = inspect.Parameter.KEYWORD_ONLY
-        every = [inspect.Parameter("ctx", keyword, annotation=typer.Context)]
-        every += [each.replace(kind=keyword, annotation=hints[name]) for name, each in parameters.items()
-                  if name != "wanted"]  # fmt: skip
-        every += [inspect.Parameter(name, keyword, default=default, annotation=annotation)
-                  for name, (annotation, default) in added.items() if name not in own]  # fmt: skip
-        command.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
-        command.__annotations__ = {parameter.name: parameter.annotation for parameter in every}
+        every = {"ctx": (typer.Context, ...)} | own | {name: each for name, each in added.items() if name not in own}
+        every.pop("wanted", None)
+        command.__annotations__ = {name: annotation for name, (annotation, _) in every.items()}
+        command.__signature__ = inspect.Signature([  # type: ignore[attr-defined]
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation,
+                default=inspect.Parameter.empty if default is ... else default,
+            )
+            for name, (annotation, default) in every.items()
+        ])  # fmt: skip
         command.__name__, command.__doc__ = run.__name__, run.__doc__
         return command
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,6 +34,7 @@ _SCHEDULE = {
 }
 _WINDOW = {"window": (str, Option(metavar="START..STOP", help="Also sum up these rows: 5..20, 2h..6h, or dates."))}
 _CHANNEL = {"channel": (list[str], Option(help="Output to explain; may repeat (those that moved most)."))}
+KINDS = ("json", "csv", "parquet", "png")  # of files that an answer is written to
 _RECORDING = "A recording, or a federation file with logs."
 _ENTRIES: Mapping[Form, tuple[Any, str | None]] = {  # type of an option, and how its value is called
     Form.UNIT: (list[str], None), Form.UNITS: (list[str], None), Form.PLAN: (list[str], "UNIT.CHANNEL=NUMBER"),
@@ -63,42 +63,29 @@ def options_of(entry: Entry) -> dict[str, tuple[Any, Any]]:
     return {entry.option or entry.name: (kind, Option(metavar=metavar, help=f"{entry.help[:-1]}{default}."))}
 
 
-def _parameters(questions: Sequence[type[Request]], units: bool = True) -> list[inspect.Parameter]:
+def _options(questions: Sequence[type[Request]], units: bool = True) -> dict[str, tuple[Any, Any]]:
+    """All options of some questions, as ``answering`` takes them; none of them must be given."""
     known: dict[str, tuple[Any, Any]] = {}
     for asked in questions:
         for entry in asked.form:
             if units or entry.form not in (Form.UNIT, Form.UNITS):
                 known = options_of(entry) | known
         known |= (_WINDOW if asked.windowed else {}) | (_CHANNEL if asked.drawn == "channel" else {})
-    return [_parameter(name, Annotated[kind | None, described], None) for name, (kind, described) in known.items()]
-
-
-def _parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-
-
-def _made(
-    name: str, run: Callable[..., Told], help: str, parameters: Sequence[inspect.Parameter]
-) -> Callable[..., None]:  # fmt: skip
-    """A command whose options are not known before its questions are."""
-    run.__name__, run.__doc__ = name, help
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return answering("json", "csv", "parquet", "png")(run)
+    return {name: (Annotated[kind | None, described], None) for name, (kind, described) in known.items()}
 
 
 def command(name: str) -> Callable[..., None]:
     """The command of that name, for all questions that it asks."""
     asked = [each for each in QUESTIONS.values() if each.command == name]
-    options = _parameters(asked)
+    options = _options(asked)
     of_rows = [each.of_past or each.after_record for each in asked]
     if all(of_rows):
-        options.append(_parameter("recording", Annotated[Path, Option(metavar="FILE", help=_RECORDING)]))
+        options["recording"] = (Annotated[Path, Option(metavar="FILE", help=_RECORDING)], ...)
     elif any(of_rows):
         described = Option(metavar="FILE", help="Ask what would have happened in these rows.")
-        options.append(_parameter("recording", Annotated[Path | None, described], None))
+        options["recording"] = (Annotated[Path | None, described], None)
 
-    def run(directory: Path, recording: Path | None = None, **given: Any) -> Told:
+    def run(directory: FitDirectory, recording: Any = None, **given: Any) -> Told:
         fitting = [each for each, rows in zip(asked, of_rows, strict=True) if rows == (recording is not None)]
         chosen = fitting[0] if fitting else asked[0]
         past_remedy = "asks about the past: give --recording FILE, too"
@@ -110,7 +97,8 @@ def command(name: str) -> Callable[..., None]:
 
     examples = "\n\n".join(f"Example: {each.example}" for each in asked)
     more = "\n\nExit code 5: there is none within the limits, and the nearest is shown." if name == "restore" else ""
-    return _made(name, run, f"{COMMANDS[name]}\n\n{examples}{more}", [_parameter("directory", FitDirectory), *options])
+    run.__name__, run.__doc__ = name, f"{COMMANDS[name]}\n\n{examples}{more}"
+    return answering(*KINDS, options=options)(run)
 
 
 def _future_remedy(given: Mapping[str, Any]) -> str:
@@ -123,13 +111,31 @@ def _future_remedy(given: Mapping[str, Any]) -> str:
 
 def _refuse_foreign(asked: type[Request], given: Mapping[str, Any], remedy: str) -> None:
     """Refuse an option that the question does not have."""
-    known = {option.name for option in _parameters([asked])}
+    known = _options([asked])
     for option, value in given.items():
         if value not in (None, [], ()) and option not in known:
             raise OptionError(f"{dashed(option)} {remedy}.")
 
 
-def _federation_ask(folder: Path, question: str | None, fit: str | None, patience: float, **given: Any) -> Told:
+@answering(*KINDS, options=_options(tuple(QUESTIONS.values()), units=False))
+def federation_ask(
+    folder: Folder,
+    question: Annotated[str | None, Option(help=f"{', '.join(QUESTIONS)}.")] = None,
+    fit: Annotated[str | None, Option(metavar="ID", help="Of an earlier job (latest).")] = None,
+    patience: Annotated[float, Option(min=1, help="Seconds to wait for the answer.")] = 60.0,
+    **given: Any,
+) -> Told:
+    """Plant: what would my outputs do, or have done, if another unit were run differently?
+
+    The coordinator computes what reaches this plant's states; its outputs are made of them here. The other units'
+    policies say who may ask about which of their inputs.
+
+    Example: counterflow federation ask turbine-site --cause boiler --change valve=+0.1 --duration 10
+
+    The past: counterflow federation ask turbine-site --set boiler.valve=0.5 --start 900 --stop 950
+
+    Another question: counterflow federation ask turbine-site --question paths --change boiler.valve=+0.1
+    """
     from counterflow.federation.engine import engine
     from counterflow.federation.sites import party
     from counterflow.federation.sites.plant_folder import PlantFolder
@@ -151,30 +157,6 @@ def _federation_ask(folder: Path, question: str | None, fit: str | None, patienc
     except UnknownNameError as error:
         closed = f"Inputs that their owners have not opened to {plant.unit!r} ([ask] in their policies) are not known"
         raise UnknownNameError(f"{error} {closed} here.") from None
-
-
-federation_ask = _made(
-    "ask",
-    _federation_ask,
-    """Plant: what would my outputs do, or have done, if another unit were run differently?
-
-    The coordinator computes what reaches this plant's states; its outputs are made of them here. The other units'
-    policies say who may ask about which of their inputs.
-
-    Example: counterflow federation ask turbine-site --cause boiler --change valve=+0.1 --duration 10
-
-    The past: counterflow federation ask turbine-site --set boiler.valve=0.5 --start 900 --stop 950
-
-    Another question: counterflow federation ask turbine-site --question paths --change boiler.valve=+0.1
-    """,
-    [
-        _parameter("folder", Folder),
-        _parameter("question", Annotated[str | None, Option(help=f"{', '.join(QUESTIONS)}.")], None),
-        *_parameters(tuple(QUESTIONS.values()), units=False),
-        _parameter("fit", Annotated[str | None, Option(metavar="ID", help="Of an earlier job (latest).")], None),
-        _parameter("patience", Annotated[float, Option(min=1, help="Seconds to wait for the answer.")], default=60.0),
-    ],
-)
 
 
 # ---- answering
