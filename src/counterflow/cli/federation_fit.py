@@ -15,7 +15,7 @@ from typer import Argument, Option
 
 from counterflow.cli import output
 from counterflow.cli.federation_status import budget_line, budget_of
-from counterflow.cli.options import Edges, Folder, Forbidden, known_edges
+from counterflow.cli.options import Edges, Folder, Forbidden, known_edges, optional
 from counterflow.cli.output import INTERRUPTED, NOT_CONVERGED, OK, Format, Line, Part, Told, answering, picked
 from counterflow.errors import OptionError, StorageError
 from counterflow.exchange.registry import method_of
@@ -33,7 +33,15 @@ from counterflow.privacy import Privacy
 _Tell = Callable[[dict[str, Any]], None]
 
 
-@answering()
+_PRIVACY = optional({
+    "epsilon": (float, "With privacy: of this job, for every plant."),
+    "delta": (float, "With privacy: chance that the promise fails (1e-6)."),
+    "window": (int, "With privacy: measurements protected as one (1)."),
+    "release": (str, "With privacy: moments or rows (moments, if all plants let inputs be shown)."),
+})  # fmt: skip
+
+
+@answering(options=_PRIVACY)
 def fit(
     wanted: Format,
     folder: Folder,
@@ -45,12 +53,6 @@ def fit(
     edge: Edges = None,
     forbid: Forbidden = None,
     units: Annotated[str | None, Option(metavar="A,B", help="Which plants, in this order (all).")] = None,
-    epsilon: Annotated[float | None, Option(help="With privacy: of this job, for every plant.")] = None,
-    delta: Annotated[float | None, Option(help="With privacy: chance that the promise fails (1e-6).")] = None,
-    window: Annotated[int | None, Option(help="With privacy: measurements protected as one (1).")] = None,
-    release: Annotated[
-        str | None, Option(help="With privacy: moments or rows (moments, if all plants let inputs be shown).")
-    ] = None,
     from_logs: Annotated[bool, Option("--from-logs", help="Plants have no models.")] = False,
     begins: Annotated[
         str | None, Option(metavar="TIME", help="Of the logs' first row, as plants say it (that of their cards).")
@@ -58,6 +60,7 @@ def fit(
     seed: Annotated[int | None, Option(min=0, help="Of the fit (0).")] = None,
     deadline: Annotated[int, Option(min=1, help="Seconds that a plant may take for one answer.")] = 600,
     patience: Annotated[float, Option(min=1, help="Seconds without news after which to give up.")] = 3600.0,
+    **private: Any,
 ) -> Told:
     """Coordinator: fit, with all plants that are members. Lost plants are waited for; the job then goes on.
 
@@ -70,7 +73,7 @@ def fit(
     described: dict[str, Any] = {
         "method": method, "units": _names(units), "options": _options(option or (), known_edges(edge, forbid)),
         "seed": seed,
-        "privacy": _privacy(epsilon, delta, window, release), "from_logs": from_logs, "begins": begins,
+        "privacy": _privacy(private), "from_logs": from_logs, "begins": begins,
     }  # fmt: skip
     given = {key: value for key, value in described.items() if value not in (None, (), {}, False)}
     job = _job(coordinator, job_id, given)
@@ -188,14 +191,11 @@ def _options(given: Sequence[str], known: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _privacy(epsilon: float | None, delta: float | None, window: int | None, release: str | None) -> Privacy | None:
-    if epsilon is None:
-        if (delta, window, release) != (None, None, None):
-            raise OptionError("--delta, --window and --release go with --epsilon: give it, too.")
-        return None
-    return Privacy(
-        epsilon=epsilon, delta=1e-6 if delta is None else delta, window=1 if window is None else window, release=release
-    )  # fmt: skip
+def _privacy(given: Mapping[str, Any]) -> Privacy | None:
+    known = {name: value for name, value in given.items() if value is not None}
+    if known and "epsilon" not in known:
+        raise OptionError("--delta, --window and --release go with --epsilon: give it, too.")
+    return Privacy(**{"delta": 1e-6, **known}) if known else None
 
 
 @answering()

@@ -13,7 +13,7 @@ from typer import Argument, Option
 from counterflow import wording
 from counterflow.cli import output
 from counterflow.cli.federation_file import Federation, read_federation
-from counterflow.cli.options import Edges, Forbidden, known_edges
+from counterflow.cli.options import Edges, Forbidden, known_edges, optional
 from counterflow.cli.output import NOT_CONVERGED, OK, Format, Line, Part, Told, answering, fitted, noted, picked
 from counterflow.data.archives import is_table
 from counterflow.errors import OptionError, StorageError
@@ -27,7 +27,7 @@ from counterflow.notebook import Table
 FURTHER = 4  # times the limit that has stopped a fit
 
 
-_OPTIONS: Mapping[str, tuple[Any, str]] = {  # of the methods, as ``counterflow.fit`` takes them
+_OPTIONS = optional({  # of the methods, as ``counterflow.fit`` takes them
     "estimate": (str, "couplings, blocks or all."),
     "rho": (float, "Augmented Lagrangian: its penalty."),
     "solver": (str, "Published methods: conjugate or gradient."),
@@ -36,10 +36,10 @@ _OPTIONS: Mapping[str, tuple[Any, str]] = {  # of the methods, as ``counterflow.
     "tol": (float, "When to call it converged."),
     "uncertainty": (bool, "Likelihood: compute intervals (default: where that takes seconds)."),
     "sensors": (str, "treated (default), or 'as they are': whether wrong readings are left out."),
-}
+})  # fmt: skip
 
 
-@answering(options={name: (Annotated[kind | None, Option(help=text)], None) for name, (kind, text) in _OPTIONS.items()})
+@answering(options=_OPTIONS)
 def fit(
     wanted: Format,
     federation: Annotated[Path, Argument(metavar="FEDERATION", help="A federation file in TOML.")],

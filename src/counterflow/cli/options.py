@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
@@ -24,6 +24,11 @@ Forbidden = Annotated[
     list[str] | None,
     Option("--forbid", metavar="CAUSE:EFFECT", help="These units do not act on each other directly; may repeat."),
 ]
+
+
+def optional(table: Mapping[str, tuple[Any, str]]) -> dict[str, tuple[Any, None]]:
+    """Options that may be left out, for ``output.answering``, from {name: (type, help)}."""
+    return {name: (Annotated[kind | None, Option(help=help)], None) for name, (kind, help) in table.items()}
 
 
 def known_edges(edge: Sequence[str] | None, forbid: Sequence[str] | None) -> dict[str, list[list[str]]]:
