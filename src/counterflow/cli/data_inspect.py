@@ -10,9 +10,8 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from counterflow.cli import output
-from counterflow.cli.federation_file import quoted, read_federation, relative, shown_key
-from counterflow.cli.options import AnswerFormat, Force
-from counterflow.cli.output import Format
+from counterflow.cli.federation_file import read_federation, relative
+from counterflow.cli.output import AnswerFormat, Force, Format
 from counterflow.cli.table_options import (
     Database,
     DayFirst,
@@ -32,6 +31,8 @@ from counterflow.cli.table_options import (
     given_options,
     opened,
 )
+from counterflow.cli.toml_page import quoted
+from counterflow.cli.toml_page import shown as shown_path
 from counterflow.data import ChannelFacts, Inspection, Preparation, draft, inspect
 from counterflow.data import Draft as DraftOfPlant
 from counterflow.data.databases import is_sqlite, public_address, sqlite_file
@@ -146,7 +147,7 @@ def draft_text(
     if found.time is not None:
         lines.append(f"dt = {found.time.step / 1e9:.9g}  # seconds between two rows")
     for unit in made.units:
-        lines += ["", f"[{shown_key('units', unit.name)}]"]
+        lines += ["", f"[{shown_path(('units', unit.name))}]"]
         for side in ("inputs", "outputs"):
             channels = getattr(unit, side)
             if not channels:

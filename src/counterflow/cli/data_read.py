@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from counterflow.cli import output
-from counterflow.cli.options import AnswerFormat, Force
-from counterflow.cli.output import Format
+from counterflow.cli.output import AnswerFormat, Force, Format
 from counterflow.cli.table_options import (
     Database,
     DayFirst,
