@@ -16,7 +16,7 @@ from counterflow.cli import output
 from counterflow.cli.federation_file import Federation, read_federation
 from counterflow.cli.options import AnswerFormat, Edges, Forbidden, Force, known_edges
 from counterflow.cli.output import Format
-from counterflow.data.archives import is_table
+from counterflow.data.formats import is_table
 from counterflow.errors import OptionError, StorageError
 from counterflow.exchange.sufficient.options import LikelihoodOptions
 from counterflow.files import blaming
