@@ -11,7 +11,7 @@ import numpy as np
 from counterflow import wording
 from counterflow.cli.unit_logs import read_columns
 from counterflow.control import Law, law_from_words
-from counterflow.data.archives import is_table
+from counterflow.data.formats import is_table
 from counterflow.errors import DataError, ModelError, OptionError, StorageError
 from counterflow.fits.fit import Fit
 from counterflow.plant import Recording
