@@ -15,7 +15,7 @@ from counterflow.errors import DataError, ModelError, OptionError, StorageError
 from counterflow.fits.fit import Fit
 from counterflow.plant import Recording
 from counterflow.plant.units import unknown_name
-from counterflow.questions.reply import Described
+from counterflow.questions.answer import Described
 
 
 def load_recording(fit: Fit, path: Path) -> Recording:

@@ -263,7 +263,7 @@ def conclude(
         if kind == ".json":
             content = (as_json(told) + "\n").encode()
         elif kind == ".csv":
-            from counterflow.questions.reply import as_csv
+            from counterflow.frames import as_csv
 
             content = as_csv(frame())
         elif kind == ".parquet":

@@ -26,7 +26,7 @@ from counterflow.questions import COMMANDS
 from counterflow.questions.asking import Questions
 from counterflow.questions.question import Entry, Form, Inputs, Moves, Request, envelope
 from counterflow.questions.registry import QUESTIONS
-from counterflow.questions.reply import Reply
+from counterflow.questions.answer import Answer
 from counterflow.questions.window import Window
 
 _CAUSE = {"cause": (list[str], Option(help="Unit that would be run differently; may repeat."))}
@@ -355,9 +355,9 @@ def answer(asked: type[Request], view: Any, given: Mapping[str, Any], recording:
         form[entry.name] = reader.read(entry)
         if entry.form in (Form.UNIT, Form.UNITS):
             units = [view.plant.unit(each).name for each in dict.fromkeys(form[entry.name])]
-    requests = [asked.of(form, unit) for unit in units or view.parts]
+    requests = [asked.from_form(form, unit) for unit in units or view.parts]
     several = any(entry.form is Form.UNITS for entry in asked.form)
-    reply: Reply = view.ask_all(requests, recording) if several else view.ask(requests[0], recording)
+    reply: Answer = view.ask_all(requests, recording) if several else view.ask(requests[0], recording)
     channels = given.get("channel") or ()
     windows = _windows(reply, given.get("window"))
     sentence = reply.sentence(channels[0] if channels else None)

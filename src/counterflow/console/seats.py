@@ -36,7 +36,7 @@ from counterflow.questions.forecast import AskForecast
 from counterflow.questions.parts import Watch
 from counterflow.questions.question import Laws, Request, ask_server
 from counterflow.questions.registry import QUESTIONS
-from counterflow.questions.reply import Responder
+from counterflow.questions.answer import Responder
 
 SERVER = "server"
 NO_MEASUREMENTS = "the server sees compressed measurements and states, and nobody's output channels: take a unit's seat"

@@ -16,7 +16,7 @@ from counterflow.errors import DataError
 from counterflow.questions.attribution import Attribution, share_label
 from counterflow.questions.counterfactual import Counterfactual
 from counterflow.questions.effect import Effect
-from counterflow.questions.reply import Reply
+from counterflow.questions.answer import Answer as Reply
 from counterflow.questions.restoration import Restoration
 
 if TYPE_CHECKING:
