@@ -26,7 +26,6 @@ from counterflow.questions.reply import SHOWN, About, Described, Responder, Surr
 from counterflow.questions.server_model import ServerModel
 from counterflow.questions.views import View, attributes, channel_label, channels_json, long_frame, named, series
 from counterflow.questions.window import Windowed
-from counterflow.recurrence import linear_recurrence
 
 if TYPE_CHECKING:
     import polars
@@ -114,21 +113,13 @@ class AskPaths(Request):
 
         def ways(schedule: FloatArray, ask: Ask) -> tuple[Answer, ...]:
             def response(still: Sequence[str]) -> FloatArray:
-                if server.network is not None:
-                    found = server.response_by_member(schedule, still=still)[0]
-                    if not still:
-                        doubts.extend(doubts_of(server, found, ask.unit))
-                    return np.asarray(found.mean(axis=0)[:, own])
-                alive = np.ones((server.A.shape[0], 1))
-                for name in still:
-                    alive[server.state_slices[name]] = 0.0
-                drive = schedule @ (alive * server.B).T
-                return linear_recurrence(alive * server.A, drive, np.zeros(len(alive)))[:, own]
+                return server.grounded.response(schedule, still=still).mean[:, own]
 
-            doubts: list[Caveat] = []
-            whole = response([])
+            found = server.grounded.response(schedule)
+            whole = found.mean[:, own]
             parts = {"": whole, DIRECT: response(third)} | {name: whole - response([name]) for name in third}
-            return with_caveats([part_of(ask, values, share=share) for share, values in parts.items()], doubts)
+            made = [part_of(ask, values, share=share) for share, values in parts.items()]
+            return with_caveats(made, doubts_of(server, found, ask.unit))
 
         return server.from_now_on(changes, ask, ways)
 
