@@ -23,10 +23,9 @@ from counterflow.federation.parts import saved_unit
 from counterflow.federation.policy import Policy
 from counterflow.federation.question_gate import QuestionGate
 from counterflow.protocol import Ask
-from counterflow.questions import COMMANDS
 from counterflow.questions.asking import Questions, UnitView
 from counterflow.questions.question import Form, Request
-from counterflow.questions.registry import QUESTIONS, question
+from counterflow.questions.registry import COMMANDS, QUESTIONS, question
 
 CHANGE = {"boiler": {"u1": 0.5}}
 REQUESTS: dict[str, Request] = {

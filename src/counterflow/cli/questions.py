@@ -22,11 +22,10 @@ from counterflow.errors import DataError, OptionError, StorageError, UnknownName
 from counterflow.fits.fit import load
 from counterflow.plant.calendar import as_datetime, as_duration, as_steps
 from counterflow.plant.units import unknown_name
-from counterflow.questions import COMMANDS
+from counterflow.questions.answer import Answer
 from counterflow.questions.asking import Questions
 from counterflow.questions.question import Entry, Form, Inputs, Moves, Request, envelope
-from counterflow.questions.registry import QUESTIONS
-from counterflow.questions.answer import Answer
+from counterflow.questions.registry import COMMANDS, QUESTIONS
 from counterflow.questions.window import Window
 
 _CAUSE = {"cause": (list[str], Option(help="Unit that would be run differently; may repeat."))}

@@ -1,6 +1,6 @@
 """What a seat sees before it asks anything: units and channels, influence graph, checks, training, its own log.
 
-Each view is what the schema of its address in ``messages`` reads: plain types, or objects with the schema's attributes.
+Each view is what its schema in ``responses`` reads: plain types, or objects with the schema's attributes.
 """
 
 from __future__ import annotations

@@ -208,7 +208,7 @@ class Answer(ABC):
 
     def title(self) -> str:
         """Of a picture."""
-        return self.about.request.asker
+        return str(self.about.request.asker)
 
     def changed(self, places: Any) -> list[tuple[Any, Any]]:
         """Where along an axis inputs are others."""

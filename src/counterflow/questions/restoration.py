@@ -14,8 +14,8 @@ from counterflow.arrays import FloatArray, frozen
 from counterflow.caveats import Caveat, distinct
 from counterflow.errors import CounterflowError, DataError, OptionError, UnidentifiedError, UnstableError
 from counterflow.notebook import Table
-from counterflow.plant.units import MANIPULATED, SET_POINT, Channel, PublicUnit
 from counterflow.plant.calendar import Calendar
+from counterflow.plant.units import MANIPULATED, SET_POINT, Channel, PublicUnit
 from counterflow.protocol import Answer as Message
 from counterflow.protocol import Ask, Change
 from counterflow.protocol.questions import NO_LIMIT, REACTING

@@ -13,7 +13,6 @@ from tolerances import EXACT
 import counterflow as cf
 from counterflow.protocol import Answer
 from counterflow.questions.row_covariance import JOINT, KEPT, compressed, directions_of, noise_directions
-from counterflow.questions.window import integral
 
 UNITS = [
     cf.Unit("boiler", 2, [cf.Channel("valve", "%")], [cf.Channel("flow", "t/h"), cf.Channel("p", "bar")]),
@@ -151,10 +150,10 @@ def test_cumulative_extreme_and_relative():
 
 
 def test_integrals_are_of_time_where_that_is_known():
-    about = fitted().effect("boiler", "turbine", {"valve": 1.0}, 5).about
-    assert integral("t/h", about, 10) == (pytest.approx(1 / 3600), "t")
-    assert integral("kW", about, 10) == (1.0, "kW × steps")
-    assert integral("1/min", about, 10) == (pytest.approx(1 / 60), "")
+    steps = fitted().effect("boiler", "turbine", {"valve": 1.0}, 5).timeline
+    assert steps.integral("t/h", 10) == (pytest.approx(1 / 3600), "t")
+    assert steps.integral("kW", 10) == (1.0, "kW × steps")
+    assert steps.integral("1/min", 10) == (pytest.approx(1 / 60), "")
 
 
 def test_windows_that_make_no_sense_are_refused():
