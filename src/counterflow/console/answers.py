@@ -54,7 +54,9 @@ def answer(seat: Seat, question: type[Request], asked: Any) -> Answered:
     drawn = wanted or found.ranked_channels()[:DRAWN]
     sentence = found.sentence(drawn[0] if question.speaks_of_drawn else None)
     window = found.window().sentence(drawn[0]) if question.windowed else ""
-    content = envelope(question.tab, seat, sentence, found.caveats) | {"kind": found.kind, "window": window}
+    tables = [vars(table) for table in found.tables()]
+    content = envelope(question.tab, seat, sentence, found.caveats)
+    content |= {"kind": found.kind, "window": window, "tables": tables}
     return Answered(content | found.view(drawn, seat), request, found)
 
 

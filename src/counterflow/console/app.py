@@ -177,7 +177,8 @@ def _apart(work: Callable[..., Any], schema: Any = None, turn: Turn | None = Non
                     found = work(**given)
                     if as_json is not None:
                         checked = as_json.validate_python(found, from_attributes=True)
-                        found = Response(as_json.dump_json(checked, exclude_unset=schema is responses.AnswerResponse), media_type="application/json")
+                        text = as_json.dump_json(checked, exclude_unset=schema is responses.AnswerResponse)
+                        found = Response(text, media_type="application/json")
                 settle = partial(done.set_result, found)
             except Exception as error:
                 settle = partial(done.set_exception, error)

@@ -5,7 +5,7 @@ The questions' forms stand in ``forms``; what an answer holds is the answer's ow
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator
 
@@ -38,6 +38,16 @@ class Course(BaseModel, extra="allow"):
     measured_in: str
 
 
+class TableResponse(BaseModel):
+    """Rows of text; all columns but the first ``left`` are numbers."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+    left: int
+    more: str
+
+
 class AnswerResponse(BaseModel, extra="allow"):
     """What every answer has; what else it has stands in the JSON of that question's answer. Numbers that are not known
     are null."""
@@ -53,6 +63,7 @@ class AnswerResponse(BaseModel, extra="allow"):
     caveats: list[CaveatResponse]
     window: str  # what is said of all rows together; "" where an answer has none
     verdict: Literal["fails", "caution", "clear"]
+    tables: list[TableResponse]
     drawn: list[Course] | Course | None = None
 
 
@@ -106,6 +117,23 @@ class Permission(BaseModel):
     reason: str = ""
 
 
+class EntryResponse(BaseModel):
+    """One entry of a question's form."""
+
+    name: str
+    kind: str
+    help: str
+    needed: bool
+    default: Any
+
+
+class QuestionResponse(Permission):
+    """What may be asked; without a form, it is a view."""
+
+    title: str = ""
+    form: list[EntryResponse] = []
+
+
 class OutputResponse(BaseModel):
     name: str
     measured_in: str
@@ -143,7 +171,7 @@ class PlantResponse(BaseModel):
     calendar: CalendarResponse | None
     rows: int | None
     units: list[UnitResponse]
-    questions: dict[str, Permission]
+    questions: dict[str, QuestionResponse]
     caveats: list[CaveatResponse]
     assumptions: list[str]  # what every answer rests on, and no check can show
     status: str

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
@@ -241,7 +242,7 @@ class Answer(ABC):
         """Index of one output channel; None: of the one that the answer says most about."""
         return self.order()[0] if channel is None else self.about.output(channel)
 
-    @property
+    @cached_property
     def peaks(self) -> list[Peak]:
         """The largest value of every channel's course, largest (against its noise) first; NaN counts as nothing."""
         course, out = self.course, []
