@@ -25,7 +25,7 @@ from counterflow.plant.calendar import Calendar
 from counterflow.plant.units import Channel, PublicUnit, Unit, unknown_name
 from counterflow.protocol import Answer as Message
 from counterflow.protocol import Ask, Change
-from counterflow.questions.numbers import channel_label, channels_json, long_frame, named, of_channel
+from counterflow.questions.numbers import channel_label, channels_json, long_frame, named, of_channel, plain
 from counterflow.questions.parts import Watch
 from counterflow.questions.peaks import Peak
 from counterflow.questions.replicates import Replicates, world_of
@@ -197,7 +197,7 @@ class Answer(ABC):
 
     def page(self, around: Surroundings) -> dict[str, Any]:
         """What a page shows besides courses."""
-        return self.labels()
+        return dict(plain(self.labels()))
 
     def page_courses(self, around: Surroundings) -> dict[str, Any]:
         """What a page draws of a channel: arrays (n, D_m) by their names."""

@@ -45,6 +45,17 @@ def series(values: FloatArray) -> list[float | None]:
     return [value if there else None for value, there in zip(column.tolist(), known.tolist(), strict=True)]
 
 
+def plain(tree: Any) -> Any:
+    """A tree of mappings, lists, arrays and numbers in types that JSON has."""
+    if isinstance(tree, np.ndarray):
+        return series(tree) if tree.ndim == 1 else plain(tree.tolist())
+    if isinstance(tree, Mapping):
+        return {name: plain(each) for name, each in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return [plain(each) for each in tree]
+    return finite(tree) if isinstance(tree, float) else tree
+
+
 def of_channel(tree: Any, k: int) -> Any:
     """One channel of everything in a tree of mappings, lists and arrays (rows, D_m), as a page draws it."""
     if isinstance(tree, np.ndarray):
