@@ -145,7 +145,11 @@ def test_the_same_in_the_console(kind: str, alone: cf.Fit, saved: Path) -> None:
         assert QUESTIONS[kind].tab in page.get("/api/seats/unit:turbine/plant").json()["questions"]
         for form in ("json", "csv", "html"):
             asked = {"question": {"kind": QUESTIONS[kind].tab, **PAGES[kind]}}
-            assert page.post(f"/api/seats/unit:turbine/export/{form}", json=asked).status_code == 200
+            file = page.post(f"/api/seats/unit:turbine/export/{form}", json=asked)
+            assert file.status_code == 200
+            assert form != "html" or "<table" in file.text or "<svg" in file.text
+        tables = [[table["title"], table["columns"]] for table in told.json()["tables"]]
+        assert tables == [[table.title, list(table.columns)] for table in wanted.tables()]
 
 
 def test_all_of_them_on_one_page(alone: cf.Fit) -> None:

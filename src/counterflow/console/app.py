@@ -154,9 +154,9 @@ def _add_question(app: FastAPI, question: type[AnyQuestion], at: Callable[[str],
     kind = question
     asked.__name__ = question.tab
     asked.__annotations__ = {"seat": str, "question": forms.FORMS[question.kind]}
-    app.post(
-        f"/api/seats/{{seat}}/{question.tab}", summary=question.title, response_model=responses.AnswerResponse, responses=WRONG
-    )(_apart(asked, responses.AnswerResponse, turn))
+    path, schema = f"/api/seats/{{seat}}/{question.tab}", responses.AnswerResponse
+    route = app.post(path, summary=question.title, response_model=schema, responses=WRONG)
+    route(_apart(asked, schema, turn))
 
 
 def _apart(work: Callable[..., Any], schema: Any = None, turn: Turn | None = None) -> Callable[..., Any]:

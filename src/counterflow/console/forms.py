@@ -92,7 +92,7 @@ class InputChange(OfInput):
         return out
 
     def words(self, seat: Seat) -> tuple[str, str]:
-        """ ("boiler fuel", "+5 % for 10 steps") """
+        """The input, and what becomes of it: "boiler fuel" and "+5 % for 10 steps"."""
         dt, size = seat.plant.dt, signed(self.size, self.measured_in(seat))
         lasting = wording.span(len(self.values or ()) or self.length or 1, dt)
         after = f" after {wording.span(self.start, dt)}" if self.start else ""

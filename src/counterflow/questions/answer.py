@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from counterflow.questions.plots import Line
 
 
-
 class Responder(Protocol):
     """Whom a unit asks: knows the units' names and input channels, and carries a question to where it is answered."""
 

@@ -11,10 +11,11 @@ import numpy as np
 
 from counterflow.arrays import FloatArray
 from counterflow.plant.units import Channel
-from counterflow.questions.timeline import Timeline
 
 if TYPE_CHECKING:
     import polars
+
+    from counterflow.questions.timeline import Timeline
 
 
 def named(channel: Channel) -> dict[str, str]:
