@@ -219,10 +219,8 @@ class Attribution(answer.Answer):
 
     def tables(self, channels: Sequence[str] = ()) -> list[Table]:
         order = [self.about.output(name) for name in channels] or self.order()[:SHOWN]
-        rows = [
-            self.channel_cells(k, [self.total[k], *(m[k] for m in self.means.values())], wording.decimals(self.total[k]))
-            for k in order
-        ]
+        whole = [self.total, *self.means.values()]
+        rows = [self.channel_cells(k, [m[k] for m in whole], wording.decimals(self.total[k])) for k in order]
         columns = ["channel", "departure", *(name if name in LABELS else f"{name} inputs" for name in self.means)]
         last = self.first + len(self.departure) - 1
         return [Table(TABLE.format(unit=self.unit, first=self.first, last=last), columns, rows)]
