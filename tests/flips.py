@@ -240,7 +240,7 @@ def _coordinator(world: World, folder: Path) -> None:
     members.write(folder / members.FILE, {unit: ["SHA256:" + "AB:" * 31 + "AB"] for unit in UNITS})
     (folder / "plants").mkdir()
     Plant(_card(world), "SHA256:AA", "SHA256:BB", CREATED, CREATED).write(folder / "plants" / "boiler.json")
-    party.write(folder, party.COORDINATOR, "works", "SHA256:AA", "localhost", 8102, "o@w", "server", "operator", 600)
+    made.write()
     CoordinatorSite(folder).write_state("fit-1", state="finished", run="r", exchanges=12, bytes_up=100, reason="")
 
 
