@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -163,6 +164,28 @@ def test_trials_are_so_many_a_day_and_last_over_a_restart(made: Machines) -> Non
     with pytest.raises(PrivacyError, match="trials_per_day"):
         ask(made, feed=0.321)
     assert len(left(made, "boiler")) == known + 3
+
+
+def test_trials_at_once_are_counted_one_by_one(made: Machines) -> None:
+    ask(made)
+    trial = decode(next(sent for unit, sent, _ in made.trials[::-1] if unit == "boiler"))
+    assert isinstance(trial, Trial)
+    known = len(left(made, "boiler"))
+    made.allow("boiler", OPEN + f"trials_per_day = {known + 2}\n")
+    sent = [forged(trial, states=trial.states + 1e-3 * (k + 1)) for k in range(6)]
+    desks = [made.plant("boiler") for _ in sent]  # as in processes of their own
+
+    def answered(k: int) -> bool:
+        try:
+            return bool(desks[k].exchange([(0, sent[k])], 0.0))
+        except PrivacyError:
+            return False
+
+    with ThreadPoolExecutor(len(sent)) as pool:
+        assert sum(pool.map(answered, range(len(sent)))) == 2
+    assert len(left(made, "boiler")) == known + 2
+    for desk in desks:
+        desk.close()
 
 
 def test_the_same_trial_again_is_answered_alike_and_not_counted(made: Machines) -> None:
