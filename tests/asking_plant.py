@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from loopback import Federation
 from tolerances import EXACT
 
 import counterflow as cf
@@ -20,7 +21,6 @@ from counterflow.federation.description import Description
 from counterflow.federation.desk import PlantDesk
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
-from counterflow.federation.loopback import Federation
 from counterflow.federation.parts import questions_about, save_server, save_unit, saved_server, saved_unit
 from counterflow.federation.policy import Policy
 from counterflow.federation.question_box import QuestionBox

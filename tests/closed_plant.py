@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+from loopback import Federation
 
 import counterflow as cf
 from counterflow.control.laws import LawInput
@@ -19,7 +20,6 @@ from counterflow.federation.asking import PlantView
 from counterflow.federation.audit import FILE, Audit
 from counterflow.federation.desk import PlantDesk
 from counterflow.federation.job import Job
-from counterflow.federation.loopback import Federation
 from counterflow.federation.parts import questions_about, save_server, save_unit, saved_server
 from counterflow.federation.policy import Policy
 from counterflow.federation.question_service import QuestionService

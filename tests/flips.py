@@ -16,12 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from loopback import Federation
+
 import counterflow as cf
 from counterflow.errors import CounterflowError
 from counterflow.exchange.task import UnitData
 from counterflow.federation.audit import FILE, SITE, Audit
 from counterflow.federation.job import Job
-from counterflow.federation.loopback import Federation
 from counterflow.federation.parts import save_server, save_unit, saved_server, saved_unit
 from counterflow.federation.policy import Policy
 from counterflow.federation.question_box import QuestionBox

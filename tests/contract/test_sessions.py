@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from loopback_jobs import LoopbackJobs
+from loopback import Federation, Hook, LoopbackJobs, SessionsFit, fit_over_sessions
 from tolerances import EXACT
 
 import counterflow as cf
@@ -32,10 +32,9 @@ from counterflow.exchange.sufficient.private import foreseen
 from counterflow.exchange.sufficient.server import SufficientServer
 from counterflow.exchange.sufficient.unit import SufficientUnit, sufficient_message
 from counterflow.exchange.task import UnitData
-from counterflow.federation import Job, Outgoing, PlantSession, Policy, checkpoint, fit_over_sessions, verify
+from counterflow.federation import Job, Outgoing, PlantSession, Policy, checkpoint, verify
 from counterflow.federation.audit import FILE, SITE, Audit
 from counterflow.federation.engine import Jobs
-from counterflow.federation.loopback import Federation, Hook, SessionsFit
 from counterflow.federation.parts import saved_server
 from counterflow.federation.reconciliation import compare
 from counterflow.federation.sites.site import CoordinatorSite

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 from counterflow.errors import PrivacyError
@@ -36,12 +35,11 @@ class Charging:
     Parameters
     ----------
     job, description, policy, audit : as of the plant's ``Guard``.
-    ledger : folder of its durable budget; None: the policy names none.
     """
 
-    def __init__(self, job: Job, description: Description, policy: Policy, audit: Audit, ledger: Path | None) -> None:
+    def __init__(self, job: Job, description: Description, policy: Policy, audit: Audit) -> None:
         self._job, self._description, self._policy, self._audit = job, description, policy, audit
-        self._folder, self._unit = ledger, description.unit
+        self._unit = description.unit
         self._costs = method_of(job) if job.method != QUESTIONS else None
 
     def require(self, message: Message) -> None:
@@ -109,7 +107,7 @@ class Charging:
 
     def _ledger(self) -> Ledger:
         assert self._job.privacy is not None
-        ledger = unit_ledger(replace(self._job.privacy, ledger=self._folder), self._unit)
+        ledger = unit_ledger(replace(self._job.privacy, ledger=self._policy.ledger), self._unit)
         try:
             reconcile(self._audit, ledger)
         except BaseException:

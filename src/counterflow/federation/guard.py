@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from counterflow.errors import CounterflowError, PrivacyError, ProtocolError
@@ -47,7 +46,6 @@ class Guard:
     description : what this plant knows of itself.
     policy : what it lets out.
     audit : where all that leaves is written down.
-    ledger : folder of its durable budget; None: that of the policy.
 
     Raises
     ------
@@ -55,17 +53,14 @@ class Guard:
         The job is not one that this plant takes part in. The refusal is audited.
     """
 
-    def __init__(
-        self, job: Job, description: Description, policy: Policy, audit: Audit, ledger: str | Path | None = None
-    ) -> None:
+    def __init__(self, job: Job, description: Description, policy: Policy, audit: Audit) -> None:
         self.job, self.description, self.policy, self.audit = job, description, policy, audit
-        self.ledger = policy.ledger if ledger is None else Path(ledger)
         self._refusals = 0
         try:
-            check_job(job, description, policy, self.ledger)
+            check_job(job, description, policy)
         except CounterflowError as error:
             self.refuse("job", job.to_text().encode(), error)
-        self._charging = Charging(job, description, policy, audit, self.ledger)
+        self._charging = Charging(job, description, policy, audit)
         self._rounds = None if job.method == QUESTIONS else method_of(job).rounds(job)
         self._sent = SENT_BY_UNITS[job.method]
         if policy.kinds is not None:
@@ -78,7 +73,7 @@ class Guard:
     def closed(self) -> Guard:
         """The same with a policy that lets out no question and no answer, for one that cannot be read any more."""
         strict = replace(self.policy, ask={}, answers=False, react=False)
-        return Guard(self.job, self.description, strict, self.audit, self.ledger)
+        return Guard(self.job, self.description, strict, self.audit)
 
     @property
     def unit(self) -> str:
@@ -106,22 +101,21 @@ class Guard:
             self.refuse("incoming", data, error)
         return message
 
-    def outgoing(self, data: bytes, release: object | None = None, to: str = COORDINATOR) -> bytes:
+    def outgoing(self, data: bytes, release: object | None = None) -> bytes:
         """These bytes, approved, and audited as such; nothing is charged yet. Otherwise an error.
 
         ``release``: how a private message was made. The very same bytes are approved once.
         """
-        if self.audit.approved(self.job.id, self._digest(data)) is None:
+        if not self.approved(data):
             message = self._checked(data, release)
-            self._write("approved", data, to=to, kind=type(message).__name__)
+            self._write("approved", data, kind=type(message).__name__)
         return data
 
     def leave(self, data: bytes) -> bytes:
         """These bytes, which were approved and are on the disk, for the engine to carry; charged and audited once."""
-        record = self.audit.approved(self.job.id, self._digest(data))
-        if record is None:
+        if not self.approved(data):
             raise ProtocolError(f"unit {self.unit!r}: bytes that were not approved cannot leave under {self.job.label}")
-        return self._let_out(data, decode(data), to=record["to"], kind=record["kind"])
+        return self._let_out(data, decode(data))
 
     def send(self, data: bytes, release: object | None = None) -> bytes:
         """The same in one step, of bytes that need not be on the disk. ``release``: of an answer to a trial, what it
@@ -130,19 +124,19 @@ class Guard:
         if self.has_left(data):
             return data
         message = self._checked(data, release)
-        about = {"trial": message.trial} if isinstance(message, Reaction) else {}
-        return self._let_out(data, message, to=COORDINATOR, kind=type(message).__name__, **about)
+        return self._let_out(data, message)
 
-    def _let_out(self, data: bytes, message: Message, **about: str) -> bytes:
+    def _let_out(self, data: bytes, message: Message) -> bytes:
         """The one place where something leaves: it is counted, charged and audited, once."""
         digest = self._digest(data)
-        if self.audit.has_left(digest, self.job.id):
+        if self.has_left(data):
             return data
+        about = {"trial": message.trial} if isinstance(message, Reaction) else {}
         try:
             with self._charging.paying(message, digest) as paid, self.audit.turn():
-                if not self.audit.has_left(digest, self.job.id):
+                if not self.has_left(data):
                     self._charging.count(message)
-                    self._write("left", data, **about, **paid)
+                    self._write("left", data, kind=type(message).__name__, **about, **paid)
         except PrivacyError as error:
             self.refuse("outgoing", data, error)
         return data
@@ -157,7 +151,7 @@ class Guard:
 
     def _write(self, event: str, data: bytes, **fields: object) -> None:
         about = {"job": self.job.id, "unit": self.unit, "bytes": len(data), "sha256": self._digest(data)}
-        self.audit.write(event, **about, **fields)
+        self.audit.write(event, **about, to=COORDINATOR, **fields)
 
     # ---- checks
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -27,8 +27,8 @@ OPENED, APPROVED = "opened", "owner-approved"  # events of the audit log
 _RATE = "leave.jobs_per_hour"
 
 
-def check_job(job: Job, own: Description, policy: Policy, ledger: Path | None) -> None:
-    """Refuse a job that is not one that this plant takes part in; ``ledger``: folder of its durable budget."""
+def check_job(job: Job, own: Description, policy: Policy) -> None:
+    """Refuse a job that is not one that this plant takes part in."""
     if policy.unit != own.unit:
         raise ProtocolError(f"unit {own.unit!r}: its policy is that of unit {policy.unit!r}: give the right file")
     if own.unit not in job.units:
@@ -48,84 +48,59 @@ def check_job(job: Job, own: Description, policy: Policy, ledger: Path | None) -
         )
     if job.method == QUESTIONS:
         return  # a plant that puts no questions says in such a job who may ask about it
+    for code, text, remedy in (*_of_leaving(job, own, policy), *_of_privacy(job, policy)):
+        raise PrivacyError(f"unit {own.unit!r}: {job.label} {text} ({code}): {remedy}", code=code)
+    if job.privacy is not None and job.privacy.models != "excluded":
+        raise PrivacyError(
+            f"unit {own.unit!r}: {job.label} says what this plant's model has cost its budget; that is not for a job "
+            "to say: ask the coordinator to leave 'models' out"
+        )
+
+
+Objections = Iterator[tuple[str, str, str]]  # line of the policy, what is against it, and what would change that
+_CHANGE = "or change the policy"
+
+
+def _of_leaving(job: Job, own: Description, policy: Policy) -> Objections:
     if job.method not in policy.methods:
-        raise PrivacyError(
-            f"unit {own.unit!r}: {job.label} has method {job.method!r}; the policy allows "
-            f"{', '.join(policy.methods) or 'none'} (leave.methods)",
-            code="leave.methods",
-        )
-    if "Basis" in method_of(job).hears and not policy.inputs_shown:
-        raise PrivacyError(
-            f"unit {own.unit!r}: {job.label} shows other plants signals that are made of this one's inputs; the "
-            "policy does not allow it (leave.inputs_shown): ask the coordinator for release='rows', or change the "
-            "policy",
-            code="leave.inputs_shown",
-        )
+        text = f"has method {job.method!r}; the policy allows {', '.join(policy.methods) or 'none'}"
+        yield "leave.methods", text, f"ask for another one, {_CHANGE}"
+    elif "Basis" in method_of(job).hears and not policy.inputs_shown:
+        text = "shows other plants signals that are made of this one's inputs; the policy does not allow it"
+        yield "leave.inputs_shown", text, f"ask the coordinator for release='rows', {_CHANGE}"
     if own.rows > policy.largest_rows:
-        raise PrivacyError(
-            f"unit {own.unit!r}: its log has {own.rows} rows, the policy lets out {policy.largest_rows} at most "
-            "(leave.largest_rows): bring a shorter stretch, or change the policy",
-            code="leave.largest_rows",
-        )
-    _check_privacy(job, policy, ledger)
+        text = f"is about a log of {own.rows} rows, the policy lets out {policy.largest_rows} at most"
+        yield "leave.largest_rows", text, f"bring fewer rows, {_CHANGE}"
 
 
-def _check_privacy(job: Job, policy: Policy, ledger: Path | None) -> None:
-    unit, privacy = policy.unit, job.privacy
+def _of_privacy(job: Job, policy: Policy) -> Objections:
+    privacy, ask = job.privacy, "ask the coordinator for another one"
     if privacy is None:
         if policy.demanded:
-            raise PrivacyError(
-                f"unit {unit!r}: {job.label} asks for messages without noise; the policy demands privacy "
-                "(privacy.demanded): start a job with privacy, or change the policy",
-                code="privacy.demanded",
-            )
+            text = "asks for messages without noise; the policy demands privacy"
+            yield "privacy.demanded", text, f"start a job with privacy, {_CHANGE}"
         return
-    if ledger is None:
-        raise PrivacyError(
-            f"unit {unit!r}: {job.label} is private, and the policy names no ledger (privacy.ledger): make "
-            "one with counterflow privacy open, and name its folder",
-            code="privacy.ledger",
-        )
+    if policy.ledger is None:
+        text = "is private, and the policy names no ledger"
+        yield "privacy.ledger", text, "make one with counterflow privacy open, and name its folder"
     if job.options.get("reacting", "refused") != "refused" and not policy.reacting_inputs:
-        raise PrivacyError(
-            f"unit {unit!r}: {job.label} would let inputs leave that react to measurements, and carry them; "
-            "the policy does not allow it (privacy.reacting_inputs): ask the coordinator to leave 'reacting' out, "
-            "or change the policy",
-            code="privacy.reacting_inputs",
-        )
-    if privacy.models != "excluded":
-        raise PrivacyError(
-            f"unit {unit!r}: {job.label} says what this plant's model has cost its budget; that is not for a "
-            "job to say: ask the coordinator to leave 'models' out"
-        )
+        text = "would let inputs leave that react to measurements, and carry them; the policy does not allow it"
+        yield "privacy.reacting_inputs", text, f"ask the coordinator to leave 'reacting' out, {_CHANGE}"
     if not policy.demanded:
         return
     for name in ("epsilon", "delta"):
         asked, most = getattr(privacy, name), getattr(policy, name)
         if asked > most:
-            raise PrivacyError(
-                f"unit {unit!r}: {job.label} asks for {name}={asked:g}, the policy allows {most:g} "
-                f"(privacy.{name})",
-                code=f"privacy.{name}",
-            )
+            yield f"privacy.{name}", f"asks for {name}={asked:g}, the policy allows {most:g}", f"{ask}, {_CHANGE}"
     if privacy.window < policy.window:
-        raise PrivacyError(
-            f"unit {unit!r}: {job.label} protects {privacy.window} consecutive measurements, the policy "
-            f"demands {policy.window} (privacy.window)",
-            code="privacy.window",
-        )
+        text = f"protects {privacy.window} consecutive measurements, the policy demands {policy.window}"
+        yield "privacy.window", text, f"{ask}, {_CHANGE}"
     if privacy.accounting != "rigorous" and not policy.published:
-        raise PrivacyError(
-            f"unit {unit!r}: {job.label} has the paper's accounting, which has gaps; the policy demands a "
-            "rigorous one (privacy.published)",
-            code="privacy.published",
-        )
+        text = "has the paper's accounting, which has gaps; the policy demands a rigorous one"
+        yield "privacy.published", text, f"{ask}, {_CHANGE}"
     if privacy.seed is not None and not policy.simulation:
-        raise PrivacyError(
-            f"unit {unit!r}: the noise of {job.label} comes from a seed and protects nothing; the policy "
-            "demands noise of the operating system (privacy.simulation)",
-            code="privacy.simulation",
-        )
+        text = "has noise from a seed, which protects nothing; the policy demands noise of the operating system"
+        yield "privacy.simulation", text, f"{ask}, {_CHANGE}"
 
 
 class TooMany(PrivacyError):

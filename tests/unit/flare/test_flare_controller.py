@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from loopback import Federation
 from tolerances import EXACT
 
 import counterflow as cf
@@ -27,7 +28,6 @@ from counterflow.federation.flare.controller import CoordinatorController
 from counterflow.federation.flare.filter import CANNOT
 from counterflow.federation.flare.push import REFUSAL
 from counterflow.federation.flare.serving import carry
-from counterflow.federation.loopback import Federation
 from counterflow.federation.refusal import Refusal
 from counterflow.federation.rounds import Unanswered
 from counterflow.federation.sites.site import CoordinatorSite
