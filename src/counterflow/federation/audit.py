@@ -82,7 +82,7 @@ class Audit:
     ) -> None:
         self._store = FileLogs(store, SITE) if isinstance(store, (str, Path)) else store
         self._clock = clock
-        self._known = _Known()
+        self._known, self._in_turn = _Known(), False
         try:
             self.refresh()
         except BaseException:
@@ -109,12 +109,14 @@ class Audit:
         try:
             with self._store.turn():
                 self.refresh()
-                number = self._known.number
+                number, self._in_turn = self._known.number, True
                 yield
         except BaseException:
             if self._known.number != number:  # what was noted is not on the disk
                 self._known = _Known()
             raise
+        finally:
+            self._in_turn = False
 
     def approved(self, job: str, digest: str) -> dict[str, Any] | None:
         """The record that approved these bytes (their SHA-256) for that job, by any process; None if there is none."""
@@ -149,7 +151,9 @@ class Audit:
         return self._known.marks
 
     def refresh(self) -> None:
-        """Take in what other processes have written."""
+        """Take in what other processes have written; in a turn there is nothing."""
+        if self._in_turn:
+            return
         for row in self._store.rows(LOG, self._known.number):
             self._known.number = row.number
             self._note(_record(row))

@@ -43,8 +43,7 @@ class Charging:
         self._costs = method_of(job) if job.method != QUESTIONS else None
 
     def require(self, message: Message) -> None:
-        """Refuse what cannot be paid for; before the first message, see that all of them can be."""
-        self.count(message)
+        """Refuse what the budget cannot pay for; before the first message, see that it can pay for all of them."""
         if self._job.privacy is None or self._costs is None:
             return
         charge = self._charge(message)

@@ -105,10 +105,13 @@ class PlantControllers:
             return ControllerTerms(moves, own.locked)
         return ControllerTerms(moves, own.locked, True, own.switches, own.memory)
 
-    def reaction(self, trial: Trial, digest: str, laws: Mapping[str, Law]) -> Reaction:
-        """The answer to a trial with that SHA-256; ``laws``: others, that a question of this plant's own supposes."""
+    def reaction(self, trial: Trial, digest: str, laws: Mapping[str, Law]) -> tuple[Reaction, tuple[int, ...]]:
+        """The answer to a trial with that SHA-256, and the inputs that controllers move.
+
+        ``laws``: others, that a question of this plant's own supposes.
+        """
         own = self.controllers.supposing(laws) if laws else self.controllers
         if trial.tried.size and trial.tried.shape[1] != len(own.columns):
             raise ProtocolError(f"unit {trial.unit!r}: its controllers move other inputs")
         with np.errstate(all="ignore"):  # what is beyond all measure is refused as a message
-            return replace(own.react(trial), trial=digest)
+            return replace(own.react(trial), trial=digest), own.columns

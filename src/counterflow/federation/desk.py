@@ -101,10 +101,11 @@ class PlantDesk:
             laws = self._box.laws(trial.supposed) if trial.supposed else {}
             if laws is None:
                 raise ProtocolError(f"unit {unit!r}: no question of its own supposes other laws by this word")
-            said = encode(known.reaction(trial, hashlib.sha256(data).hexdigest(), laws))
+            said, moves = known.reaction(trial, hashlib.sha256(data).hexdigest(), laws)
+            reaction = encode(said)
         except CounterflowError as error:
             self.guard.refuse("incoming", data, error)
-        return self.guard.send(said, Answered(data, known.controllers.columns))
+        return self.guard.send(reaction, Answered(data, moves))
 
     def _renew(self) -> None:
         """Look at the policy again, if its file has changed."""

@@ -115,7 +115,7 @@ class Guard:
         """These bytes, which were approved and are on the disk, for the engine to carry; charged and audited once."""
         if not self.approved(data):
             raise ProtocolError(f"unit {self.unit!r}: bytes that were not approved cannot leave under {self.job.label}")
-        return self._let_out(data, decode(data))
+        return data if self.has_left(data) else self._let_out(data, decode(data))
 
     def send(self, data: bytes, release: object | None = None) -> bytes:
         """The same in one step, of bytes that need not be on the disk. ``release``: of an answer to a trial, what it
@@ -129,8 +129,6 @@ class Guard:
     def _let_out(self, data: bytes, message: Message) -> bytes:
         """The one place where something leaves: it is counted, charged and audited, once."""
         digest = self._digest(data)
-        if self.has_left(data):
-            return data
         about = {"trial": message.trial} if isinstance(message, Reaction) else {}
         try:
             with self._charging.paying(message, digest) as paid, self.audit.turn():

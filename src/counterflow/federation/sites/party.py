@@ -135,7 +135,7 @@ def read(folder: Path, wanted: str = "") -> dict[str, Any]:
     named = found.get("role") if isinstance(found, dict) else None
     doer = {COORDINATOR: "the coordinator", PLANT: "a plant"}
     if named not in doer:
-        raise StorageError(f"{path}: it must name the role of a party; put back the file of this party.")
+        raise StorageError(f"{path}: it must hold the role of a party; put back the file of this party.")
     if wanted and named != wanted:
         raise OptionError(
             f"{str(folder)!r} is the folder of {doer[named]}, and this is done by {doer[wanted]}: give its folder."
