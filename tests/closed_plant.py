@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 import counterflow as cf
-from counterflow.control.laws import LawInput
+from counterflow.control import LawInput
 from counterflow.errors import CounterflowError
 from counterflow.federation.audit import FILE, Audit
 from counterflow.federation.job import Job

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from counterflow.cli.toml_page import Page, Reader, TomlPath, hint, what
 from counterflow.control import Loop
-from counterflow.control.laws import law_of
+from counterflow.control.laws import law_from_table
 from counterflow.errors import ModelError
 from counterflow.plant import Channel, LocalModel, Recording, Unit
 from counterflow.plant.model_file import load_model
@@ -149,7 +149,7 @@ def loops_of(page: Page, at: TomlPath, value: Any) -> list[Loop]:
 
     def law(at: TomlPath, given: Any) -> Any:
         with page.blaming(at):
-            return law_of(given)
+            return law_from_table(given)
 
     readers: dict[str, Reader] = {"moves": page.text, "reads": page.text, "target": page.text, "law": law}
     out = []

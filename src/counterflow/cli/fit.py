@@ -15,7 +15,7 @@ from counterflow.cli import output
 from counterflow.cli.federation_file import Federation, read_federation
 from counterflow.cli.options import Edges, Forbidden, known_edges, optional
 from counterflow.cli.output import NOT_CONVERGED, OK, Format, Line, Part, Told, answering, fitted, noted, picked
-from counterflow.data.archives import is_table
+from counterflow.data.formats import is_table
 from counterflow.errors import OptionError, StorageError
 from counterflow.exchange.sufficient.options import LikelihoodOptions
 from counterflow.files import blaming

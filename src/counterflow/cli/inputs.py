@@ -10,8 +10,8 @@ import numpy as np
 
 from counterflow import wording
 from counterflow.cli.unit_logs import read_columns
-from counterflow.control import Law, law_of_words
-from counterflow.data.archives import is_table
+from counterflow.control import Law, law_from_words
+from counterflow.data.formats import is_table
 from counterflow.errors import DataError, ModelError, OptionError, StorageError
 from counterflow.fits.fit import Fit
 from counterflow.plant import Recording
@@ -103,7 +103,7 @@ def laws_given(plant: Described, option: str, texts: Sequence[str]) -> dict[str,
         named = f"{owner}.{channel}" if slash and owner in [each.name for each in plant.units] else place.strip()
         unit, name = input_of(plant, option, named)
         try:
-            law = law_of_words(words)
+            law = law_from_words(words)
         except ModelError as error:
             raise OptionError(f"{option} {text!r}: {error}") from None
         _put(found.setdefault(unit, {}), name, law, option, f"{unit}.{name}")

@@ -12,7 +12,7 @@ from counterflow import wording
 from counterflow.arrays import FloatArray
 from counterflow.console import messages
 from counterflow.console.seats import Seat
-from counterflow.control import Law, law_of_words
+from counterflow.control import Law, law_from_words
 from counterflow.errors import DataError, OptionError, PrivacyError
 from counterflow.plant.calendar import as_rows, as_steps
 from counterflow.plant.units import unknown_name
@@ -102,7 +102,7 @@ def _laws(seat: Seat, others: Sequence[messages.OtherLaw]) -> dict[str, dict[str
         _check_input(seat, other)
         if other.unit != seat.unit:
             raise PrivacyError(f"the controllers of {other.unit!r} are tuned at its own seat, not at this one")
-        found.setdefault(other.unit, {})[other.input] = law_of_words(other.law)
+        found.setdefault(other.unit, {})[other.input] = law_from_words(other.law)
     return found
 
 

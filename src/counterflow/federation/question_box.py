@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from counterflow import errors
-from counterflow.control.custom_laws import can_be_stored
-from counterflow.control.laws import Law, law_from_json, law_json
+from counterflow.control import Law, as_law
+from counterflow.control.laws import law_from_json, law_json
 from counterflow.errors import CounterflowError, OptionError, ProtocolError, StorageError, UnknownNameError
 from counterflow.federation.audit import SITE
 from counterflow.federation.guard import Guard
@@ -239,7 +239,7 @@ class RemoteServer:
             raise OptionError(ELSEWHERE, code="laws-elsewhere")
         own = laws[self.own.name]
         for name, law in own.items():
-            if not can_be_stored(law):
+            if not as_law(law).storable:
                 raise OptionError(
                     f"unit {self.own.name!r}, {name!r}: between machines a law is one of counterflow's own"
                 )

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from counterflow.arrays import FloatArray
-from counterflow.control.laws import Law
+from counterflow.control import Law
 from counterflow.errors import CounterflowError, OptionError, PrivacyError, ProtocolError
 from counterflow.exchange.controllers import UnitControllers
 from counterflow.federation.guard import Guard

@@ -13,7 +13,7 @@ import numpy as np
 from counterflow.arrays import FloatArray, block_diagonal
 from counterflow.caveats import Caveat, by_weight
 from counterflow.control import Law, Loop
-from counterflow.control.learning import Controller
+from counterflow.control.controller import Controller
 from counterflow.errors import DataError, OptionError, PrivacyError
 from counterflow.exchange.controllers import UnitControllers, with_laws
 from counterflow.exchange.estimators import Estimator

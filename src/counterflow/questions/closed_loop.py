@@ -26,7 +26,7 @@ from counterflow.errors import UnidentifiedError, UnstableError
 from counterflow.protocol import Reaction, Trial
 
 if TYPE_CHECKING:
-    from counterflow.control.laws import Law
+    from counterflow.control import Law
     from counterflow.learning.network import Network
     from counterflow.questions.server_model import ServerModel
 

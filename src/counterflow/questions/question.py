@@ -18,8 +18,8 @@ import numpy as np
 from counterflow._version import __version__
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat, by_weight, verdict_of
-from counterflow.control.custom_laws import law_supposed
-from counterflow.control.laws import Law
+from counterflow.control import Law
+from counterflow.control.controller import law_supposed
 from counterflow.errors import DataError
 from counterflow.plant.calendar import Calendar
 from counterflow.protocol import Answer, Ask, Change

@@ -16,8 +16,7 @@ import numpy as np
 from counterflow import wording
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
-from counterflow.control.custom_laws import state_of
-from counterflow.control.laws import Law, Relay
+from counterflow.control import Law, as_law
 from counterflow.plant.units import Channel, unknown_name
 from counterflow.protocol import Answer
 from counterflow.protocol.questions import HELD, REACTING
@@ -58,7 +57,9 @@ def laws_words(laws: Mapping[str, Mapping[str, Law]] | None) -> list[tuple[str, 
     >>> laws_words({"boiler": {"valve": Manual(), "fuel": PID(2.0)}})
     [('boiler valve', 'in manual'), ('boiler fuel', 'under P: gain 2')]
     """
-    return [(f"{unit} {name}", state_of(law)) for unit, given in (laws or {}).items() for name, law in given.items()]
+    return [
+        (f"{unit} {name}", as_law(law).state) for unit, given in (laws or {}).items() for name, law in given.items()
+    ]
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ class Replicates:
         given = found.get(REACTIONS)
         u = np.zeros((len(states), rows, 0)) if given is None else given.reshape(-1, rows, given.shape[1])
         laws = {each.loop.moves: each.acting for each in part.controllers if each.usable}
-        relays = {name: law.below - law.above for name, law in laws.items() if isinstance(law, Relay)}
+        relays = {name: law.swing for name, law in laws.items() if law.swing}
         inputs = part.unit.input_names if u.shape[2] else ()
         return cls(part.unit.output_names, inputs, states @ part.model.C.T, u, relays)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from counterflow import notebook, wording
 from counterflow.arrays import FloatArray
 from counterflow.caveats import FAILS, VERDICTS, Caveat, Verdict, verdict_of, weighing
-from counterflow.control.laws import Law
+from counterflow.control import Law
 from counterflow.frames import as_pandas
 from counterflow.notebook import Table
 from counterflow.plant.calendar import Calendar

@@ -23,7 +23,7 @@ import numpy as np
 from counterflow import wording
 from counterflow.arrays import FloatArray
 from counterflow.caveats import EVERYBODY, Caveat, scope_of
-from counterflow.control.laws import Law
+from counterflow.control import Law
 from counterflow.errors import DataError, OptionError, PrivacyError
 from counterflow.plant.units import MANIPULATED, SET_POINT
 from counterflow.protocol import Answer, Ask, Change

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import counterflow as cf
-from counterflow.control.laws import LawInput
+from counterflow.control import LawInput
 from counterflow.errors import OptionError, StorageError, UnidentifiedError, UnstableError
 from counterflow.questions.effect import AskEffect
 
