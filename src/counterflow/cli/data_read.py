@@ -83,7 +83,7 @@ def frame_bytes(frame: polars.DataFrame, out: Path) -> Any:
     """How a frame is written, by the ending of its file's name."""
     kind = out.suffix.lower()
     if kind == ".csv":
-        from counterflow.questions.reply import as_csv
+        from counterflow.frames import as_csv
 
         return as_csv(frame)
     return frame.write_ipc if kind == ".feather" else frame.write_parquet

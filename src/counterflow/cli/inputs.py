@@ -17,8 +17,8 @@ from counterflow.fits.fit import Fit
 from counterflow.plant import Recording
 from counterflow.plant.calendar import as_datetime, as_duration, as_steps
 from counterflow.plant.units import unknown_name
+from counterflow.questions.answer import Described
 from counterflow.questions.question import Entry, Form, Inputs, Moves, Request
-from counterflow.questions.reply import Described
 
 _HORIZON = 50  # of a schedule that is shorter
 

@@ -161,7 +161,7 @@ def _file_of(told: Told, out: Path, content: Mapping[str, Any]) -> bytes:
         return png(told.figure(), dpi=150)
     assert told.frame is not None
     if kind == ".csv":
-        from counterflow.questions.reply import as_csv
+        from counterflow.frames import as_csv
 
         return as_csv(told.frame())
     buffer = BytesIO()

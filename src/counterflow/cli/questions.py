@@ -18,10 +18,10 @@ from counterflow.errors import OptionError, StorageError, UnknownNameError
 from counterflow.fits.fit import load
 from counterflow.plant.units import unknown_name
 from counterflow.questions import COMMANDS
+from counterflow.questions.answer import Answer
 from counterflow.questions.asking import Questions
 from counterflow.questions.question import Entry, Form, Request, envelope
 from counterflow.questions.registry import QUESTIONS
-from counterflow.questions.reply import Reply
 from counterflow.questions.window import Window
 
 _CHANGES = {
@@ -184,9 +184,9 @@ def _ask(asked: type[Request], view: Any, given: Mapping[str, Any], recording: A
     form = {entry.name: reader.read(entry) for entry in asked.form}  # a schedule, read first, may lengthen the horizon
     chosen = [unit for entry in asked.form if entry.form in (Form.UNIT, Form.UNITS) for unit in form[entry.name]]
     units = [view.plant.unit(each).name for each in dict.fromkeys(chosen)]
-    requests = [asked.of(form, unit) for unit in units or view.parts]
+    requests = [asked.from_form(form, unit) for unit in units or view.parts]
     several = any(entry.form is Form.UNITS for entry in asked.form)
-    reply: Reply = view.ask_all(requests, recording) if several else view.ask(requests[0], recording)
+    reply: Answer = view.ask_all(requests, recording) if several else view.ask(requests[0], recording)
     channels = given.get("channel") or ()
     windows = _windows(reply, given.get("window"))
     sentence = reply.sentence(channels[0] if channels else None)
