@@ -233,7 +233,8 @@ def _with_sheet(file: Source, options: TableOptions) -> Source:
 def join(files: Sequence[Source], options: TableOptions, optional: Sequence[str] = ()) -> Table:
     """Files as one table, one after the other; columns that are `optional` may stand in some of them only."""
     first = files[0]
-    names = [name for name in first.names if all(name in file.names for file in files)]
+    common = set(first.names).intersection(*(file.names for file in files))
+    names = [name for name in first.names if name in common]
     for file in files[1:]:
         odd = sorted((set(first.names) ^ set(file.names)) - set(optional))
         if odd:

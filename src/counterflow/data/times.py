@@ -368,13 +368,13 @@ def _dates(cells: _Cells, day_first: bool | None) -> Times:
     halves = bool(seen.get_column("half").any())
     for what in ("begins with the year", "names the month", "has a zone", *(["has AM or PM"] if halves else [])):
         cells.refuse_mixed(seen.get_column(what), what)
-    names = polars.col("b").str.to_lowercase().str.slice(0, 3)
-    months = {word: k + 1 for k, word in enumerate(_MONTHS)}
-    named = names.replace_strict(months, default=None, return_dtype=polars.Int64)
-    numbers = parts.select(
-        polars.col("a", "c", "hour", "minute", "second").cast(polars.Int64, strict=False),
-        polars.coalesce(polars.col("b").cast(polars.Int64, strict=False), named).alias("b"),
-    ).fill_null(0)
+    middle = polars.col("b").cast(polars.Int64, strict=False)
+    if named := bool(seen.get_column("names the month").any()):
+        months = {word: k + 1 for k, word in enumerate(_MONTHS)}
+        word = polars.col("b").str.to_lowercase().str.slice(0, 3)
+        middle = word.replace_strict(months, default=None, return_dtype=polars.Int64)
+    others = polars.col("a", "c", "hour", "minute", "second").cast(polars.Int64, strict=False)
+    numbers = parts.select(others, middle).fill_null(0)
     a, c, hour, minute, second, b = (np.array(series.to_numpy(), np.int64) for series in numbers.iter_columns())
     half = seen.get_column("half").to_numpy()
     bad_hour = np.where(half, (hour < 1) | (hour > 12), hour > 23)
@@ -383,7 +383,7 @@ def _dates(cells: _Cells, day_first: bool | None) -> Times:
     known, clock, kind = cells.known, (hour * 60 + minute) * 60 + second, "dates"
     if seen.get_column("begins with the year").to_numpy()[known].any():
         year, month, day = a, b, c
-    elif seen.get_column("names the month").any():
+    elif named:
         day, month, year = a, b, _of_four_digits(c)
     else:
         year = _of_four_digits(c)
