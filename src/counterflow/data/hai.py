@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.data import presets
+from counterflow.data.dates import NONE
 from counterflow.data.formats import open_files
 from counterflow.data.options import TableOptions
 from counterflow.data.presets import Families, Prepared
 from counterflow.data.source import Source
 from counterflow.data.table import Table, join
-from counterflow.data.times import NONE
 from counterflow.errors import DataError
 
 _PAPER, _OURS = "paper", "ours"

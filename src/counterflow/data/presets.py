@@ -16,6 +16,7 @@ import polars
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
+from counterflow.data.dates import SECOND
 from counterflow.data.grid import Rules, fill, time_facts
 from counterflow.data.notes import Preparation, Step
 from counterflow.data.options import TableOptions
@@ -23,7 +24,6 @@ from counterflow.data.preparation import prepare
 from counterflow.data.selection import Chosen
 from counterflow.data.source import Source
 from counterflow.data.table import Table, join
-from counterflow.data.times import SECOND
 from counterflow.errors import DataError
 from counterflow.plant import Channel, Recording, Unit
 from counterflow.randomness import stream

@@ -19,12 +19,12 @@ import polars
 from numpy.typing import NDArray
 
 from counterflow.data import presets
+from counterflow.data.dates import AMBIGUOUS
 from counterflow.data.formats import open_files
 from counterflow.data.options import TableOptions
 from counterflow.data.presets import Columns, Families, Prepared
 from counterflow.data.source import Source
 from counterflow.data.table import Table
-from counterflow.data.times import AMBIGUOUS
 from counterflow.errors import DataError
 
 _TAG = re.compile(r"[A-Z]+([1-6])\d\d")

@@ -14,11 +14,12 @@ import polars
 
 from counterflow.data import columns, long_tables
 from counterflow.data.columns import Numbers
+from counterflow.data.dates import NONE
 from counterflow.data.formats import open_files
 from counterflow.data.notes import Step
 from counterflow.data.options import TableOptions, divided, takes
 from counterflow.data.source import Source, frame_source
-from counterflow.data.times import NONE, Times, find_time, parse, time_column
+from counterflow.data.times import Times, find_time, parse, time_column
 from counterflow.errors import DataError
 from counterflow.frames import as_polars, is_frame
 
