@@ -9,8 +9,8 @@ import numpy as np
 from counterflow.arrays import FloatArray
 from counterflow.errors import DataError, UnstableError
 from counterflow.filtering.checks import as_covariance, as_noise, as_shaped, as_system
+from counterflow.filtering.covariances import predict
 from counterflow.filtering.results import freeze
-from counterflow.filtering.update import predict
 from counterflow.recurrence import linear_recurrence
 
 

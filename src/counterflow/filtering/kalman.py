@@ -20,22 +20,28 @@ from numpy.typing import NDArray
 from counterflow.arrays import FloatArray
 from counterflow.errors import DataError, ModelError
 from counterflow.filtering.checks import Problem, all_finite, as_covariance, as_problem, as_shaped
-from counterflow.filtering.compression import CompressedRows, Compression, compress, compress_rows
-from counterflow.filtering.initial import default_covariance
-from counterflow.filtering.patterns import Stretch, stretches
-from counterflow.filtering.products import product, triangular_solve
-from counterflow.filtering.results import FilterResult, Run, expand, filtered_covariances, freeze
-from counterflow.filtering.time_varying import Rows, predicted_covariances, recurrence
-from counterflow.filtering.update import (
+from counterflow.filtering.compression import (
+    CompressedRows,
+    Compression,
+    Stretch,
+    compress,
+    compress_rows,
+    stretches,
+)
+from counterflow.filtering.covariances import (
     NOT_POSITIVE,
     TO_ROUNDING,
     Convergence,
     Update,
     closed_loop,
+    default_covariance,
     predict,
     spectral_radius,
     update,
 )  # fmt: skip
+from counterflow.filtering.products import product, triangular_solve
+from counterflow.filtering.results import FilterResult, Run, expand, filtered_covariances, freeze
+from counterflow.filtering.time_varying import Rows, predicted_covariances, recurrence
 from counterflow.recurrence import linear_recurrence
 
 _STEPS = 128  # rows compressed at a time while the covariance is still moving

@@ -22,10 +22,10 @@ import numpy as np
 from counterflow.arrays import FloatArray
 from counterflow.errors import ModelError
 from counterflow.filtering.checks import as_covariance, as_transition
+from counterflow.filtering.covariances import TO_ROUNDING, Convergence
 from counterflow.filtering.products import product, triangular_solve
 from counterflow.filtering.results import FilterResult, Run, SmootherResult, freeze
 from counterflow.filtering.time_varying import Rows, recurrence, smoothed_covariances
-from counterflow.filtering.update import TO_ROUNDING, Convergence
 from counterflow.recurrence import linear_recurrence
 
 

@@ -13,7 +13,7 @@ from counterflow.filtering import (
     log_likelihood,
     rts_smoother,
 )
-from counterflow.filtering.initial import lyapunov
+from counterflow.filtering.covariances import lyapunov
 
 T = 3000
 
