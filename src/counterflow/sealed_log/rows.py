@@ -1,10 +1,4 @@
-"""Durable state between machines: logs of rows, each row sealed with the one before it.
-
-::
-
-    turns       of a session: its opening, turns, acknowledgements, failure, and the snapshot that replaces them
-    audit       what left, entered or was refused; only ever added to
-    questions   questions that wait, and answers that were not taken yet
+"""Rows, their seals, and what keeps them: the interface of a file's logs, and the same in memory.
 
 A row is a kind, a small table in plain types and any number of byte strings. Its seal is the SHA-256 of all of that,
 of its number and of the seal before it. A log can begin anew: its first row then continues nothing, and numbers go on.
@@ -14,13 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from counterflow.errors import OptionError
+from counterflow.sealed_log.schema import DatabaseSchema
 
-LOGS = ("turns", "audit", "questions")
 LARGEST_TABLE = 64 << 20  # characters of a row's table
 MOST_PIECES = 1 << 20
 
@@ -44,15 +40,18 @@ class Entry(NamedTuple):
     digests: Sequence[bytes] | None = None
 
 
-class Store(Protocol):
+class SealedLogs(Protocol):
     """Logs of rows that survive a kill at any moment."""
 
     @property
     def name(self) -> str:
-        """How errors call it."""
+        """How errors call them."""
 
     def append(self, log: str, entry: Entry) -> Row:
-        """Add a row; it is on the disk when this returns."""
+        """Add a row; it is on the disk when this returns, or, inside a turn, when that ends."""
+
+    def turn(self) -> AbstractContextManager[object]:
+        """While inside, nobody else writes: what is read and appended here is one; an error takes all of it back."""
 
     def rows(self, log: str, after: int = 0) -> Iterator[Row]:
         """Rows with larger numbers, in order and checked; of all processes."""
@@ -67,59 +66,72 @@ class Store(Protocol):
         """Bytes of the rows that were read or written here since the log began."""
 
     def close(self) -> None:
-        """Let go of it. Nothing is lost without it."""
+        """Let go of them. Nothing is lost without it."""
 
 
-class MemoryStore:
-    """The same in memory, for tests.
+class MemoryLogs:
+    """The same in memory, for tests and for what ends with the process.
 
     Examples
     --------
-    >>> store = MemoryStore()
-    >>> store.append("turns", Entry("turn", {"unit": "boiler"}, [b"message"])).number
+    >>> schema = DatabaseSchema("diary", 1, 1, {"days": False}, restore="Begin again", give="give a diary")
+    >>> logs = MemoryLogs(schema)
+    >>> logs.append("days", Entry("rain", {"mm": 3}, [b"a picture"])).number
     1
-    >>> [(row.kind, row.pieces) for row in store.rows("turns")]
-    [('turn', (b'message',))]
+    >>> [(row.kind, row.pieces) for row in logs.rows("days")]
+    [('rain', (b'a picture',))]
     """
 
-    name = "the store in memory"
-
-    def __init__(self) -> None:
-        self._logs: dict[str, list[Row]] = {log: [] for log in LOGS}
-        self._last = dict.fromkeys(LOGS, 0)
+    def __init__(self, schema: DatabaseSchema) -> None:
+        self.schema, self.name = schema, schema.named(None)
+        self._lock = threading.RLock()
+        self._logs: dict[str, list[Row]] = {log: [] for log in schema.logs}
+        self._last = dict.fromkeys(schema.logs, 0)
 
     def append(self, log: str, entry: Entry) -> Row:
-        """See ``Store``."""
-        rows = self._logs[known(log)]
-        made = sealed(self.name, log, self._last[log] + 1, bytes.fromhex(rows[-1].seal) if rows else b"", entry)
-        self._last[log] = made.row.number
-        rows.append(made.row)
-        return made.row
+        """See ``SealedLogs``."""
+        with self._lock:
+            rows = self._logs[self.schema.known(log)]
+            made = sealed(self.name, log, self._last[log] + 1, bytes.fromhex(rows[-1].seal) if rows else b"", entry)
+            self._last[log] = made.row.number
+            rows.append(made.row)
+            return made.row
+
+    @contextmanager
+    def turn(self) -> Iterator[object]:
+        """See ``SealedLogs``."""
+        with self._lock:
+            before = {log: list(rows) for log, rows in self._logs.items()}, dict(self._last)
+            try:
+                yield None
+            except BaseException:
+                self._logs, self._last = before
+                raise
 
     def rows(self, log: str, after: int = 0) -> Iterator[Row]:
-        """See ``Store``."""
-        return iter([row for row in self._logs[known(log)] if row.number > after])
+        """See ``SealedLogs``."""
+        rows = self._logs[self.schema.known(log)]
+        return iter(rows[max(after + 1 - rows[0].number, 0) :] if rows else [])
 
     def version(self, log: str) -> object:
-        """See ``Store``."""
-        return self._last[known(log)], len(self._logs[log])
+        """See ``SealedLogs``."""
+        return self._last[self.schema.known(log)], len(self._logs[log])
 
     def begin_anew(self, log: str, entries: Sequence[Entry], keep: Callable[[Row], bool] | None = None) -> None:
-        """See ``Store``."""
-        refuse_anew(log)
-        kept = [Entry(*row[1:4]) for row in self._logs[log] if keep is not None and keep(row)]
-        for entry in (*kept, *entries):
-            sealed(self.name, log, 1, b"", entry)  # refused before anything is lost
-        self._logs[log] = []
-        for entry in (*kept, *entries):
-            self.append(log, entry)
+        """See ``SealedLogs``."""
+        self.schema.refuse_anew(log)
+        with self.turn():
+            kept = [Entry(*row[1:4]) for row in self._logs[log] if keep is not None and keep(row)]
+            self._logs[log] = []
+            for entry in (*kept, *entries):
+                self.append(log, entry)
 
     def size(self, log: str) -> int:
-        """See ``Store``."""
-        return sum(map(weight, self._logs[known(log)]))
+        """See ``SealedLogs``."""
+        return sum(map(weight, self._logs[self.schema.known(log)]))
 
     def close(self) -> None:
-        """See ``Store``."""
+        """See ``SealedLogs``."""
 
 
 @dataclass(frozen=True)
@@ -150,14 +162,3 @@ def seal_of(log: str, number: int, kind: str, content: str, before: bytes) -> by
 
 def weight(row: Row) -> int:
     return sum(map(len, row.pieces)) + 200
-
-
-def known(log: str) -> str:
-    if log not in LOGS:
-        raise OptionError(f"store: no log {log!r:.40}; there are {', '.join(LOGS)}")
-    return log
-
-
-def refuse_anew(log: str) -> None:
-    if known(log) == "audit":
-        raise OptionError("store: an audit log is only ever added to")
