@@ -22,7 +22,8 @@ _UNSEEN = 1e-13  # relative size of what a measurement sees of a mode, below whi
 _EPS = float(np.finfo(float).eps)
 _STEPS = 2000  # rows of the recursion allowed for finding a first stabilising gain
 _NEWTON = 100  # Newton steps; quadratic near the solution, but only halving while a mode is barely excited
-TO_ROUNDING = 1e-14  # relative error of a covariance that is taken to have settled
+_ROUNDING = 1e-14  # relative error of a covariance that is taken to have settled
+_CLOSE = 1e-9  # changes above this are not worth an eigenvalue
 NOT_POSITIVE = (
     "the covariance of the innovations is not finite and positive definite; "
     "initial_covariance, Q or the time since the last measurement of an unstable state is too large"
@@ -105,9 +106,7 @@ class Convergence:
 
     _VANISHED = 1e-10  # a standard deviation that fell below this part of its largest value counts as zero
 
-    def __init__(self, missing: float = TO_ROUNDING) -> None:
-        self._missing = missing  # what may still be missing
-        self._close = max(1e-9, 1e2 * missing)  # changes above this are not worth an eigenvalue
+    def __init__(self) -> None:
         self._largest: FloatArray | None = None
         self._last: FloatArray | None = None
         self._unchanged = 0
@@ -133,7 +132,7 @@ class Convergence:
             self._unchanged += 1
             return self._unchanged >= 2
         self._unchanged = 0
-        if not moved < self._close:
+        if not moved < _CLOSE:
             return False
         self._wait -= 1
         if self._wait > 0:
@@ -143,7 +142,7 @@ class Convergence:
             self._wait = 16
             return False
         missing = moved * radius**2 / (1 - radius**2)
-        if missing <= self._missing or moved > 0.5 * self._mark:
+        if missing <= _ROUNDING or moved > 0.5 * self._mark:
             return True
         # Look again when the change should have become four times smaller.
         self._wait = max(2, math.ceil(math.log(4.0) / (-2 * math.log(radius)))) if radius > 0 else 2
