@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,7 +18,6 @@ from counterflow.errors import OptionError
 
 if TYPE_CHECKING:
     from counterflow.paper.experiments.experiment import Experiment, Request, Task
-    from counterflow.paper.experiments.page import Chapter
 
 READS_FILES = "real-plants"  # the experiment that --hai and --swat are for
 
@@ -37,9 +36,8 @@ def reproduce(
 
     Example: counterflow reproduce all --quick --out reproduction
     """
-    from counterflow.paper.experiments import figures, reproduction, runner
+    from counterflow.paper.experiments import figures, report
     from counterflow.paper.experiments.experiment import Request
-    from counterflow.paper.experiments.page import counts
     from counterflow.paper.experiments.store import Store
 
     if "list" in names:
@@ -58,37 +56,38 @@ def reproduce(
     every = [task for tasks in wanted.values() for task in tasks]
     try:
         with _progress(answer_format) as watch:
-            found = runner.run(every, store, jobs, force, watch)
+            found = store.computed(every, jobs, force, watch)
     except KeyboardInterrupt:
         kept = f"finished tasks are kept in {str(out)!r}; the same command goes on."
         typer.echo(f"counterflow: stopped; {kept}", err=True)
         raise typer.Exit(output.INTERRUPTED) from None
-    report = reproduction.assemble(store, wanted, request, found)
+    whole = report.assemble(store, wanted, request, found)
     page, text = out / "report.html", out / "report.md"
-    chapters = [each for each in report if each.experiment.name in wanted]
+    chapters = [each for each in whole if each.name in wanted]
+    counts = {verdict: count for verdict, count in report.counts(chapters).items() if count}
     content = {
         "quick": request.quick,
-        "report": {"html": page, "markdown": text, "experiments": [each.experiment.name for each in report]},
-        "verdicts": {verdict: count for verdict, count in counts(chapters).items() if count},
+        "report": {"html": page, "markdown": text, "experiments": [each.name for each in whole]},
+        "verdicts": counts,
         "experiments": [_chapter_json(each) for each in chapters],
     }
-    output.answer(answer_format, "reproduce", content, lambda: _show(chapters, report, page, text))
+    output.answer(answer_format, "reproduce", content, lambda: _show(chapters, whole, counts, page, text))
 
 
-def _show(chapters: Sequence[Chapter], report: Sequence[Chapter], page: Path, text: Path) -> None:
-    from counterflow.paper.experiments.page import counts
-
+def _show(
+    chapters: Sequence[Experiment], whole: Sequence[Experiment], counts: Mapping[Any, int], page: Path, text: Path
+) -> None:
     for each in chapters:
         rows = [[claim.subject, claim.ours, claim.verdict] for claim in each.claims]
-        output.show_table(f"{each.experiment.name}: {each.experiment.title}", ["", "ours", "verdict"], rows, left=3)
-    told = ", ".join(f"{count} {verdict}" for verdict, count in counts(chapters).items() if count)
+        output.show_table(f"{each.name}: {each.title}", ["", "ours", "verdict"], rows, left=3)
+    told = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     output.show_lines("", f"verdicts: {told}", f"  report: {page} (and {text.name}, figures)")
-    others = [each.experiment.name for each in report if each not in chapters]
+    others = [each.name for each in whole if each not in chapters]
     if others:
         output.show_text(f"  also in it, from results that are there: {', '.join(others)}")
 
 
-def _chosen(asked: Sequence[str]) -> list[Experiment]:
+def _chosen(asked: Sequence[str]) -> list[type[Experiment]]:
     from counterflow.paper import experiments
 
     if "all" in asked:
@@ -98,7 +97,7 @@ def _chosen(asked: Sequence[str]) -> list[Experiment]:
     return [experiments.named(name) for name in dict.fromkeys(asked)]
 
 
-def _tell_unused(chosen: Sequence[Experiment], request: Request) -> None:
+def _tell_unused(chosen: Sequence[type[Experiment]], request: Request) -> None:
     """Say so if files are given to experiments that read none."""
     given = [option for option, path in (("--hai", request.hai), ("--swat", request.swat)) if path is not None]
     if given and READS_FILES not in {each.name for each in chosen}:
@@ -137,9 +136,9 @@ def _progress(answer_format: Format) -> Iterator[Callable[[Task, int, int], None
         yield watch
 
 
-def _chapter_json(chapter: Chapter) -> dict[str, Any]:
+def _chapter_json(each: Experiment) -> dict[str, Any]:
     told = [
-        output.picked(each, "subject paper ours verdict why") | {"fact": each.fact or None} for each in chapter.claims
+        output.picked(claim, "subject paper ours verdict why") | {"fact": claim.fact or None} for claim in each.claims
     ]
-    about = output.picked(chapter.experiment, "name title") | output.picked(chapter, "tasks seconds")
-    return about | {"figures": list(chapter.drawings), "text": chapter.text, "claims": told}
+    about = output.picked(each, "name title") | {"tasks": len(each.outcomes), "seconds": each.seconds}
+    return about | {"figures": list(each.figures), "text": each.text, "claims": told}

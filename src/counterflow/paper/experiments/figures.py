@@ -87,6 +87,11 @@ class Panel:
             log_axis(axes, "y", None if self.log_y is True else self.log_y)
 
 
+def client_loss(number: int) -> str:
+    """What stands along the axis of a client's loss."""
+    return f"$L_{{{number},a}}$ (outputs, squared)"
+
+
 def over_rounds(
     title: str, curves: Sequence[Curve], y: str, log_y: bool = True, range_y: Range = (None, None)
 ) -> Panel:
