@@ -14,9 +14,8 @@ from tolerances import EXACT
 
 import counterflow as cf
 from counterflow.exchange.task import UnitData
-from counterflow.federation.audit import FILE, Audit
+from counterflow.federation.audit import FILE, SITE, Audit
 from counterflow.federation.description import Description
-from counterflow.federation.file_store import FileStore
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
 from counterflow.federation.loopback import Federation
@@ -25,6 +24,7 @@ from counterflow.federation.policy import Policy
 from counterflow.federation.question_box import PlantQuestions, QuestionBox, RemoteServer
 from counterflow.federation.question_service import QuestionService
 from counterflow.sealed_file import write_json
+from counterflow.sealed_log import FileLogs
 
 UNITS = ("boiler", "turbine", "pump")
 PLANT = cf.random_plant(units=UNITS, rng=3)
@@ -54,8 +54,8 @@ class Asking:
 
     def empty(self) -> bool:
         """Whether the box holds nothing at all."""
-        with FileStore(self.home / self.unit / FILE) as store:
-            return not list(store.rows("questions"))
+        with FileLogs(self.home / self.unit / FILE, SITE) as logs:
+            return not list(logs.rows("questions"))
 
     def say(self, unit: str, text: str) -> None:
         """Another plant says who may ask about it."""

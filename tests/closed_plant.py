@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 import counterflow as cf
-from counterflow.control.laws import Seen
+from counterflow.control import LawInput
 from counterflow.errors import CounterflowError
 from counterflow.federation.audit import FILE, Audit
 from counterflow.federation.job import Job
@@ -69,8 +69,8 @@ def recording(rows: int = ROWS, seed: int = 0) -> cf.Recording:
         y[t] = h + v[t]
         if t:
             now = slice(t - 1, t + 1)
-            u[t, 1] = BOILER_LAW.output(Seen(u[None, t - 1 : t, 1], y[None, now, 0], u[None, now, 2], t))[0]
-            u[t, 4] = TURBINE_LAW.output(Seen(u[None, t - 1 : t, 4], y[None, now, 2], aim[None, now], t))[0]
+            u[t, 1] = BOILER_LAW.output(LawInput(u[None, t - 1 : t, 1], y[None, now, 0], u[None, now, 2], t))[0]
+            u[t, 4] = TURBINE_LAW.output(LawInput(u[None, t - 1 : t, 4], y[None, now, 2], aim[None, now], t))[0]
         h = own.A @ h + own.B @ u[t] + w[t]
     parts = {"boiler": (y[:, :2], u[:, :3]), "turbine": (y[:, 2:4], u[:, 3:5]), "pump": (y[:, 4:], u[:, 5:])}
     return cf.Recording.from_arrays(parts, units=UNITS)

@@ -19,8 +19,7 @@ from typing import Any
 import counterflow as cf
 from counterflow.errors import CounterflowError
 from counterflow.exchange.task import UnitData
-from counterflow.federation.audit import FILE, Audit
-from counterflow.federation.file_store import FileStore
+from counterflow.federation.audit import FILE, SITE, Audit
 from counterflow.federation.job import Job
 from counterflow.federation.loopback import Federation
 from counterflow.federation.parts import save_server, save_unit, saved_server, saved_unit
@@ -31,10 +30,11 @@ from counterflow.federation.sites import keys, letters, members, party
 from counterflow.federation.sites.coordinator_folder import CoordinatorFolder, Plant
 from counterflow.federation.sites.letters import Card
 from counterflow.federation.sites.site import CoordinatorSite, PlantSite
-from counterflow.federation.store import LOGS, Entry
+from counterflow.federation.turns import SESSION
 from counterflow.plant.model_file import load_model, save_model
 from counterflow.privacy import Cost, Ledger
 from counterflow.protocol import Terms, encode
+from counterflow.sealed_log import Entry, FileLogs
 
 UNITS = ("boiler", "turbine")
 CREATED = "2026-01-01T00:00:00+00:00"
@@ -150,13 +150,14 @@ def _sessions(world: World, folder: Path) -> None:
 
 
 def _rows(path: Path, alone: bool) -> list[Any]:
-    with FileStore(path, alone=alone) as store:
-        return [(log, list(store.rows(log))) for log in LOGS]
+    schema = SESSION if alone else SITE
+    with FileLogs(path, schema, alone=alone) as logs:
+        return [(log, list(logs.rows(log))) for log in schema.logs]
 
 
 def _snapshot(world: World, folder: Path) -> None:
     work = folder.with_name("work")
-    with FileStore(work / "session.db", alone=True) as store:
+    with FileLogs(work / "session.db", SESSION, alone=True) as store:
         for k in range(3):
             store.append("turns", Entry("turn", {"k": k}, [b"message" * 50]))
         store.begin_anew("turns", [Entry("snapshot", {"fields": 1}, [b"state" * 100, b"numbers"])])

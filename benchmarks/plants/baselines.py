@@ -85,7 +85,7 @@ def _cva(y: FloatArray, u: FloatArray) -> tuple[Response, str]:
     return response, f"order {len(model.A)}"
 
 
-def filled(y: FloatArray) -> FloatArray:
+def impute_mean(y: FloatArray) -> FloatArray:
     """(T, D) without gaps: straight lines between readings, the nearest reading before the first and after the last."""
     rows, there = np.arange(len(y)), np.isfinite(y)
     return np.column_stack([np.interp(rows, rows[there[:, k]], y[there[:, k], k]) for k in range(y.shape[1])])
@@ -94,7 +94,7 @@ def filled(y: FloatArray) -> FloatArray:
 def _answered(case: Case, identify: Callable[[FloatArray, FloatArray], tuple[Response, str]]) -> Report:
     """Standardise, identify, and answer every twin; CPU seconds are the identification's and the answers'."""
     y, u = (np.hstack([side[name] for name in case.names]) for side in (case.y, case.u))
-    y = filled(y)
+    y = impute_mean(y)
     y_scale, u_scale = y.std(axis=0), u.std(axis=0)
     begin = process_time()
     with np.errstate(over="ignore", invalid="ignore"):

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,18 +33,17 @@ from counterflow.exchange.sufficient.server import SufficientServer
 from counterflow.exchange.sufficient.unit import SufficientUnit, sufficient_message
 from counterflow.exchange.task import UnitData
 from counterflow.federation import Job, Outgoing, PlantSession, Policy, checkpoint, fit_over_sessions, verify
-from counterflow.federation.audit import FILE, Audit
+from counterflow.federation.audit import FILE, SITE, Audit
 from counterflow.federation.engine import Jobs
-from counterflow.federation.file_store import FORM, FileStore
 from counterflow.federation.loopback import Federation, Hook, SessionsFit
 from counterflow.federation.parts import saved_server
 from counterflow.federation.reconciliation import compare
 from counterflow.federation.sites.site import CoordinatorSite
-from counterflow.federation.store import Entry, Row
 from counterflow.paper.server import TrainingServer
 from counterflow.paper.unit import TrainingUnit
 from counterflow.privacy import Ledger, ledger_path
 from counterflow.protocol import Moments, Request, StateGradients, Sufficient, decode, encode
+from counterflow.sealed_log import Entry, FileLogs, Row
 
 PLANT = cf.random_plant(units=["boiler", "turbine"], outputs=3, rng=1)
 RECORDING = PLANT.simulate(60, rng=2)
@@ -76,7 +76,7 @@ def _quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that dies loses nothing that it has written; only power cuts need what takes most of the time here."""
     for call in ("fsync", "fdatasync"):
         monkeypatch.setattr(f"os.{call}", lambda handle: None)
-    monkeypatch.setattr("counterflow.database.SYNCHRONOUS", "OFF")
+    monkeypatch.setattr("counterflow.sealed_log.schema.SYNCHRONOUS", "OFF")
 
 
 class Killed(BaseException):
@@ -265,7 +265,7 @@ def test_random_losses_change_nothing(case: str, tmp_path: Path) -> None:
     agree(run(tmp_path, job_of(case), lose_some), case)
 
 
-def no_commit(store: FileStore, connection: Any) -> None:
+def no_commit(store: FileLogs, connection: Any) -> None:
     """Death when all is written but the commit."""
     raise Killed
 
@@ -273,21 +273,21 @@ def no_commit(store: FileStore, connection: Any) -> None:
 @contextmanager
 def dying(monkeypatch: pytest.MonkeyPatch, at: int, how: str) -> Iterator[None]:
     """Die at the ``at``-th row that is added to any store: before, in the middle of, or after it."""
-    real, count = FileStore.append, 0
+    real, count = FileLogs.append, 0
 
-    def append(store: FileStore, log: str, entry: Entry) -> Row:
+    def append(store: FileLogs, log: str, entry: Entry) -> Row:
         nonlocal count
         count += 1
         if count == at:
             if how == "half":
-                patch.setattr(FileStore, "_commit", no_commit)
+                patch.setattr(FileLogs, "_commit", no_commit)
             if how != "before":
                 real(store, log, entry)
             raise Killed
         return real(store, log, entry)
 
     with monkeypatch.context() as patch:
-        patch.setattr(FileStore, "append", append)
+        patch.setattr(FileLogs, "append", append)
         yield
 
 
@@ -317,7 +317,7 @@ def test_dying_at_each_write_changes_nothing(
 @pytest.fixture
 def _short_logs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A snapshot after every turn."""
-    monkeypatch.setattr(checkpoint, "is_due", lambda size, snapshot: True)
+    monkeypatch.setattr(checkpoint, "is_due", lambda size, before: True)
 
 
 @pytest.mark.usefixtures("_short_logs")
@@ -334,19 +334,19 @@ def test_going_on_from_snapshots_of_logs_without_models(tmp_path: Path) -> None:
 @contextmanager
 def dying_anew(monkeypatch: pytest.MonkeyPatch, at: int, how: str) -> Iterator[None]:
     """Die when a log begins anew for the ``at``-th time: before or after it is committed."""
-    real, count = FileStore.begin_anew, 0
+    real, count = FileLogs.begin_anew, 0
 
-    def begin_anew(store: FileStore, log: str, entries: Any, keep: Any = None) -> None:
+    def begin_anew(store: FileLogs, log: str, entries: Any, keep: Any = None) -> None:
         nonlocal count
         count += 1
         if count == at and how == "before":
-            patch.setattr(FileStore, "_commit", no_commit)
+            patch.setattr(FileLogs, "_commit", no_commit)
         real(store, log, entries, keep)
         if count == at:
             raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(FileStore, "begin_anew", begin_anew)
+        patch.setattr(FileLogs, "begin_anew", begin_anew)
         yield
 
 
@@ -495,8 +495,8 @@ MOMENTS_SECRET = Job("secret", "sufficient", INPUTS, privacy=cf.Privacy(8.0, 1e-
 
 @contextmanager
 def dying_at_a_step(monkeypatch: pytest.MonkeyPatch, at: int, how: str) -> Iterator[list[str]]:
-    """Die at the ``at``-th durable step of anybody: a row added to a store or to a ledger; yields their names."""
-    append, write, steps = FileStore.append, Ledger._write, list[str]()
+    """Die at the ``at``-th durable step of anybody: a row added to a log, or a charge; yields their names."""
+    append, reserve, settle, steps = FileLogs.append, Ledger.reserve, Ledger.settle, list[str]()
 
     def step(name: str, real: Any, *arguments: Any) -> Any:
         steps.append(name)
@@ -508,8 +508,11 @@ def dying_at_a_step(monkeypatch: pytest.MonkeyPatch, at: int, how: str) -> Itera
         return done
 
     with monkeypatch.context() as patch:
-        patch.setattr(FileStore, "append", lambda *a: step(f"{a[1]} {a[2].kind}", append, *a))
-        patch.setattr(Ledger, "_write", lambda *a: step(f"ledger {a[5]}", write, *a))
+        patch.setattr(
+            FileLogs, "append", lambda *a: append(*a) if a[1] == "entries" else step(f"{a[1]} {a[2].kind}", append, *a)
+        )
+        patch.setattr(Ledger, "reserve", lambda *a, **named: step("ledger reserved", partial(reserve, **named), *a))
+        patch.setattr(Ledger, "settle", lambda *a: step(f"ledger {a[2]}", settle, *a))
         yield steps
 
 
@@ -602,18 +605,18 @@ def test_each_round_of_moments_is_charged_once_whenever_death_comes(
 @pytest.mark.parametrize("log", ["turns", "audit"])
 def test_a_plant_that_cannot_write_is_not_charged(log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However often a coordinator asks, in one job or in many."""
-    real = FileStore.append
+    real = FileLogs.append
 
-    def full(store: FileStore, where: str, entry: Entry) -> Row:
+    def full(store: FileLogs, where: str, entry: Entry) -> Row:
         if where == log and entry.kind in ("turn", "approved") and store.path.is_relative_to(tmp_path / "boiler"):
-            with FORM.blaming(store.path):
+            with SITE.blaming(store.path):
                 raise OSError(errno.ENOSPC, "No space left on device")
         return real(store, where, entry)
 
     for attempt in range(12):
         job = replace(SECRET, id=f"secret-{attempt // 4}")
         with monkeypatch.context() as patch, federation(tmp_path, job) as everybody:
-            patch.setattr(FileStore, "append", full)
+            patch.setattr(FileLogs, "append", full)
             for _ in range(2):
                 with pytest.raises(StorageError) as refused:
                     everybody.run()

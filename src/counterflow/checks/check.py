@@ -20,7 +20,7 @@ from counterflow.checks.networks import network_checks
 from counterflow.checks.verdicts import Check, Checks
 from counterflow.exchange.outcome import Status
 from counterflow.exchange.sufficient.method import NEARLY
-from counterflow.learning.ways import since
+from counterflow.learning.regime_sums import since
 from counterflow.questions.answering import Server
 
 if TYPE_CHECKING:

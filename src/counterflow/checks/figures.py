@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from counterflow.checks.kinds import ALONE, KINDS, LARGE_CHANGE, LARGE_SHARE, MATERIAL, ORDER, Verdict
-from counterflow.questions.gate import DOUBTFUL
 from counterflow.questions.plots import COLOURS, canvas, literal
+from counterflow.questions.refusals import DOUBTFUL
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -16,7 +16,7 @@ from counterflow.checks.material import Material
 from counterflow.checks.verdicts import Check, listed
 from counterflow.learning.network import Network
 from counterflow.questions.answering import Server
-from counterflow.questions.gate import DOUBTFUL
+from counterflow.questions.refusals import DOUBTFUL
 
 STEP = 1.5  # standard deviations by which an input is stepped, to see how well its effect is known
 AHEAD = 60  # rows that the effect is followed

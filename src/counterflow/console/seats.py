@@ -29,6 +29,7 @@ from counterflow.learning.influence import InfluenceGraph
 from counterflow.plant import LocalModel, PublicUnit, Recording, Unit
 from counterflow.plant.calendar import Calendar
 from counterflow.protocol import Answer, Ask, Change
+from counterflow.questions.answer import Responder
 from counterflow.questions.answering import Server
 from counterflow.questions.asking import KnownUnits, Questions, Source
 from counterflow.questions.effect import AskEffect
@@ -36,7 +37,6 @@ from counterflow.questions.forecast import AskForecast
 from counterflow.questions.parts import Watch
 from counterflow.questions.question import Laws, Request, ask_server
 from counterflow.questions.registry import QUESTIONS
-from counterflow.questions.reply import Responder
 
 SERVER = "server"
 NO_MEASUREMENTS = "the server sees compressed measurements and states, and nobody's output channels: take a unit's seat"

@@ -19,9 +19,9 @@ from counterflow.learning.log_moments import LogWindows
 from counterflow.learning.network import Network
 from counterflow.learning.online import Memory
 from counterflow.learning.optimiser import Estimated
+from counterflow.learning.regime_sums import Regime
 from counterflow.learning.stream import Stream
 from counterflow.learning.uncertainty import Uncertainty
-from counterflow.learning.ways import Regime
 from counterflow.plant.operating_point import OperatingPoint
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray, block_diagonal, frozen
 from counterflow.caveats import Caveat
-from counterflow.control.learning import Controller
+from counterflow.control.controller import Controller
 from counterflow.errors import DataError, ModelError, OptionError
 from counterflow.exchange.estimators import Estimates, Estimator, KalmanEstimator, checked_estimates
 from counterflow.exchange.sufficient.private import PrivateRelease, privatised

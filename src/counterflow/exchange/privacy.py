@@ -14,7 +14,7 @@ import numpy as np
 from counterflow.caveats import Caveat
 from counterflow.errors import PrivacyError
 from counterflow.plant import LocalModel
-from counterflow.privacy import ANY_ROWS, Cost, Entry, Ledger, Privacy, Stretch, ledger_path, total_epsilon
+from counterflow.privacy import ANY_ROWS, Cost, Entry, Ledger, Privacy, RowRange, ledger_path, total_epsilon
 from counterflow.protocol import Message
 
 MODELS = "local models"  # and a digest of them, by which they are counted once
@@ -144,14 +144,14 @@ class Spending:
     mechanism: str
     ledgers: Mapping[str, Ledger]
     models: Mapping[str, LocalModel]
-    rows: Mapping[str, Stretch]
+    rows: Mapping[str, RowRange]
     written: dict[str, list[Entry]] = field(default_factory=dict)
     noise: dict[str, float] = field(default_factory=dict)  # the largest of each unit, where messages say it
 
     @classmethod
     def start(
         cls, privacy: Privacy, units: Sequence[str], fit: str, mechanism: str, costs: Mapping[str, Sequence[Cost]],
-        models: Mapping[str, LocalModel], rows: Mapping[str, Stretch],
+        models: Mapping[str, LocalModel], rows: Mapping[str, RowRange],
     ) -> Spending:  # fmt: skip
         """Open every unit's ledger and see that it can pay for ``costs``, all that the fit will release."""
         ledgers: dict[str, Ledger] = {}

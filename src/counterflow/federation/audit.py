@@ -19,12 +19,15 @@ from pathlib import Path
 from typing import Any
 
 from counterflow.errors import OptionError, StorageError
-from counterflow.federation.file_store import FileStore
-from counterflow.federation.store import Entry, Row, Store
 from counterflow.privacy import Mark
+from counterflow.sealed_log import DatabaseSchema, Entry, FileLogs, Row, SealedLogs
 
 FILE = "site.db"
-FORMER = ("audit.jsonl",)  # where 0.1 kept it
+SITE = DatabaseSchema(
+    "store", 0x4346_5354, 2, {"audit": True, "questions": False},  # "CFST"
+    restore="Find out how; then restore it from a backup with all files beside it",
+    give="give the folder of a site of Counterflow", former=("audit.jsonl",),
+)  # fmt: skip
 LARGEST = 100_000  # characters of a record
 LOG = "audit"
 _OWN = ("number", "time", "event", "hash")
@@ -61,8 +64,10 @@ class Audit:
     1 records in order
     """
 
-    def __init__(self, store: Store | str | Path, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        self._store = FileStore(store, former=FORMER) if isinstance(store, (str, Path)) else store
+    def __init__(
+        self, store: SealedLogs | str | Path, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
+        self._store = FileLogs(store, SITE) if isinstance(store, (str, Path)) else store
         self._clock = clock
         self._number = 0
         self._approved: dict[tuple[str, str], dict[str, Any]] = {}
@@ -153,7 +158,7 @@ def verify(path: str | Path) -> Checked:
         raise StorageError(f"the audit log {str(path)!r} cannot be read: there is none.")
     good = 0
     try:
-        with FileStore(path) as store:
+        with FileLogs(path, SITE, make=False) as store:
             for row in store.rows(LOG):
                 good = row.number
     except StorageError as error:

@@ -12,7 +12,7 @@ from counterflow.errors import ProtocolError
 from counterflow.exchange.controllers import within
 from counterflow.exchange.task import UnitData
 from counterflow.plant import LocalModel
-from counterflow.privacy import Stretch
+from counterflow.privacy import RowRange
 from counterflow.protocol import (
     Answer,
     AugmentedStates,
@@ -54,7 +54,7 @@ class Description:
     begins: str = ""
     # what a private release is accounted by
     model: LocalModel | None = field(default=None, repr=False, compare=False)
-    stretch: Stretch | None = field(default=None, repr=False, compare=False)
+    stretch: RowRange | None = field(default=None, repr=False, compare=False)
     # what answers of its controllers are judged by: of each input the limits, and what it was (T+1, U)
     limits: tuple[tuple[float, float], ...] = field(default=(), repr=False, compare=False)
     recorded: FloatArray | None = field(default=None, repr=False, compare=False)
@@ -63,7 +63,7 @@ class Description:
     def of(cls, own: UnitData) -> Description:
         """Of what a unit brings to a job."""
         states = None if own.model is None else own.model.states
-        stretch = Stretch.timed(own.y, own.begins, own.dt)
+        stretch = RowRange.timed(own.y, own.begins, own.dt)
         of_unit = own.unit.name, own.unit.input_names, own.unit.n_outputs
         limits = tuple(channel.limits or (-np.inf, np.inf) for channel in own.unit.inputs)
         return cls(*of_unit, len(own.y), states, own.begins, own.model, stretch, limits, own.u)

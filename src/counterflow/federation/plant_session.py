@@ -26,9 +26,9 @@ from counterflow.exchange.sufficient.private import PrivateRelease
 from counterflow.federation import checkpoint
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
-from counterflow.federation.store import Entry, Store
 from counterflow.federation.turns import LOG, Outgoing, Session, blaming, checked_sequence, first_difference, strange
 from counterflow.protocol import Message, StateGradients, encode
+from counterflow.sealed_log import Entry, SealedLogs
 from counterflow.threads import one_blas_thread
 
 
@@ -43,7 +43,7 @@ class _Turn(NamedTuple):
 class PlantSession(Session):
     """One job at one plant; made by ``open``, for the first time as after a crash."""
 
-    def __init__(self, store: Store, unit: str, job: Job, state: UnitState, guard: Guard) -> None:
+    def __init__(self, store: SealedLogs, unit: str, job: Job, state: UnitState, guard: Guard) -> None:
         """Not for users: see ``open``."""
         super().__init__(store, job)
         self._guard, self.unit, self._state = guard, unit, state
@@ -167,7 +167,8 @@ class PlantSession(Session):
 
     def _begin_anew(self) -> None:
         """Put a snapshot in the place of all turns that stand in the store."""
-        state, pieces = checkpoint.kept(self._state, np.array(list(self._losses.items()), np.float64).reshape(-1, 2))
+        losses = np.array(list(self._losses.items()), np.float64).reshape(-1, 2)
+        state, pieces = checkpoint.snapshot(self._state, losses)
         turns = [[number, turn.digest, turn.first, len(turn.replies)] for number, turn in self._turns.items()]
         replies = [reply for turn in self._turns.values() for reply in turn.replies]
         table = {"due": self._due, "sent": self._sent, "own": self._own, "turns": turns, "state": state}

@@ -20,20 +20,20 @@ from pathlib import Path
 from typing import Any
 
 from counterflow import errors
-from counterflow.control.laws import Law, law_from_json, law_json
-from counterflow.control.objects import can_be_stored
+from counterflow.control import Law, as_law
+from counterflow.control.laws import law_from_json, law_json
 from counterflow.errors import CounterflowError, OptionError, ProtocolError, StorageError, UnknownNameError
-from counterflow.federation.file_store import FileStore
+from counterflow.federation.audit import SITE
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
 from counterflow.federation.parts import questions_about
 from counterflow.federation.policy import Policy
 from counterflow.federation.reactions import ELSEWHERE, PlantControllers
-from counterflow.federation.store import Entry, Row, Store
 from counterflow.plant import Channel, PublicUnit, Unit
 from counterflow.printable import shown
 from counterflow.protocol import Answer, Ask, Change, Message, Openings, Refused, Terms, decode, encode
 from counterflow.questions.parts import REACTIONS, Watch
+from counterflow.sealed_log import Entry, FileLogs, Row, SealedLogs
 
 LOG = "questions"
 LARGEST = 256 << 20  # bytes of a question, or of an answer
@@ -52,8 +52,8 @@ class QuestionBox:
 
     Examples
     --------
-    >>> from counterflow.federation.store import MemoryStore
-    >>> box = QuestionBox(MemoryStore())
+    >>> from counterflow.sealed_log import MemoryLogs
+    >>> box = QuestionBox(MemoryLogs(SITE))
     >>> question = box.put([b"what if"])
     >>> box.waiting() == [question], box.read(question)[1]
     (True, [b'what if'])
@@ -62,8 +62,8 @@ class QuestionBox:
     ([b'this'], [])
     """
 
-    def __init__(self, store: Store | Path) -> None:
-        self._store = FileStore(store) if isinstance(store, Path) else store
+    def __init__(self, store: SealedLogs | Path) -> None:
+        self._store = FileLogs(store, SITE) if isinstance(store, Path) else store
         self._version: object = None
         self._read: list[Row] = []
 
@@ -239,7 +239,7 @@ class RemoteServer:
             raise OptionError(ELSEWHERE, code="laws-elsewhere")
         own = laws[self.own.name]
         for name, law in own.items():
-            if not can_be_stored(law):
+            if not as_law(law).storable:
                 raise OptionError(
                     f"unit {self.own.name!r}, {name!r}: between machines a law is one of counterflow's own"
                 )

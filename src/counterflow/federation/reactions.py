@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from counterflow.arrays import FloatArray
-from counterflow.control.laws import Law
+from counterflow.control import Law
 from counterflow.errors import CounterflowError, OptionError, PrivacyError, ProtocolError
 from counterflow.exchange.controllers import UnitControllers
 from counterflow.federation.guard import Guard
@@ -163,7 +163,7 @@ class PlantControllers:
 
 @dataclass(frozen=True)
 class RemoteControllers:
-    """A unit's controllers on another machine, as ``questions.running`` sees them."""
+    """A unit's controllers on another machine, as ``questions.closed_loop`` sees them."""
 
     unit: str
     terms: ControllerTerms

@@ -18,6 +18,7 @@ from counterflow.exchange.part import UnitPart
 from counterflow.exchange.privacy import PrivacyReport, UnitPrivacy
 from counterflow.fits.engine import Traffic
 from counterflow.fits.history import History
+from counterflow.learning.block_moments import BlockMoments, block_length
 from counterflow.learning.known_edges import KnownEdges
 from counterflow.learning.likelihood import Patterns, SharedRecord
 from counterflow.learning.log_moments import BANDS, LogMoments, LogWindows
@@ -26,7 +27,6 @@ from counterflow.learning.network_learning import Posterior
 from counterflow.learning.online import Memory
 from counterflow.learning.optimiser import Estimated
 from counterflow.learning.parameters import Parameters
-from counterflow.learning.products import Products, block_length
 from counterflow.learning.stream import TAIL, Stream
 from counterflow.learning.uncertainty import Uncertainty
 from counterflow.plant.calendar import Calendar
@@ -121,7 +121,7 @@ SHAPES: Mapping[type, Mapping[str, str]] = MappingProxyType({
         "spans": "b2", "linear": "Kbmr", "pairs": "k2", "bends": "Kkr", "pair_centre": "k", "pair_size": "k",
         "low": "m", "high": "m", "level": "m", "scale": "m", "noise": "rr", "offset": "Kr",
     },
-    Products: {
+    BlockMoments: {
         "spans": "b2", "pairs": "a2", "pair_centre": "a", "pair_size": "a", "level": "m", "scale": "m", "low": "m",
         "high": "m", "moving": "m",
     },

@@ -13,7 +13,7 @@ import numpy as np
 from counterflow.arrays import FloatArray, block_diagonal
 from counterflow.caveats import Caveat, by_weight
 from counterflow.control import Law, Loop
-from counterflow.control.learning import Controller
+from counterflow.control.controller import Controller
 from counterflow.errors import DataError, OptionError, PrivacyError
 from counterflow.exchange.controllers import UnitControllers, with_laws
 from counterflow.exchange.estimators import Estimator
@@ -27,14 +27,14 @@ from counterflow.fits.history import History
 from counterflow.learning.influence import InfluenceGraph
 from counterflow.learning.known_edges import KnownEdges
 from counterflow.learning.online import Predictor, RowPredictor, StatePredictor
+from counterflow.learning.regime_sums import Regime
 from counterflow.learning.uncertainty import Uncertainty
-from counterflow.learning.ways import Regime
 from counterflow.plant import LocalModel, OperatingPoint, Plant, Recording
 from counterflow.plant.calendar import Calendar, as_steps
 from counterflow.privacy import Privacy
 from counterflow.questions.answering import Server
 from counterflow.questions.asking import Questions, Source
-from counterflow.questions.running import never_moved
+from counterflow.questions.closed_loop import never_moved
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -23,12 +23,12 @@ from counterflow.exchange.logs.method import learned_system, network_status
 from counterflow.exchange.outcome import Couplings, Provenance
 from counterflow.exchange.part import plant_of, sufficient_messages
 from counterflow.fits.engine import Traffic
+from counterflow.learning.block_moments import Rows
 from counterflow.learning.network import Network
 from counterflow.learning.network_learning import Learning
-from counterflow.learning.products import Rows
+from counterflow.learning.regime_sums import later
 from counterflow.learning.stream import KEPT, TAIL, Stream, begun, continued
 from counterflow.learning.system import system_of
-from counterflow.learning.ways import later
 from counterflow.plant import Recording
 from counterflow.privacy import Privacy
 from counterflow.protocol import encoded_size
@@ -205,7 +205,7 @@ def _far_from_foretold(network: Network, last: FloatArray, tail: FloatArray, num
     """
     r, p = network.size, network.memory
     z = (last - network.level) / network.scale
-    foretold = network.foretold((tail[-p:] - network.level) / network.scale)
+    foretold = network.predict_row((tail[-p:] - network.level) / network.scale)
     first = np.nan_to_num((numbers - network.level[:r]) / network.scale[:r] - foretold)
     gaps = np.vstack([z[p:, :r] - network.mean.predicted(z)[0], first])
     distance = np.sqrt(np.einsum("ti,ij,tj->t", gaps, np.linalg.inv(network.noise), gaps))

@@ -19,6 +19,7 @@ from counterflow.arrays import FloatArray, block_diagonal
 from counterflow.caveats import Caveat, distinct
 from counterflow.errors import DataError, OptionError, PrivacyError
 from counterflow.exchange.estimators import KalmanEstimator
+from counterflow.exchange.input_feedback import reactions_refused
 from counterflow.exchange.method import ServerState, UnitState
 from counterflow.exchange.moments.log_design import LogFound
 from counterflow.exchange.moments.log_method import MomentLogMethod
@@ -30,7 +31,6 @@ from counterflow.exchange.moments.unit import MomentUnit
 from counterflow.exchange.outcome import Couplings, Provenance, Status
 from counterflow.exchange.part import UnitPart
 from counterflow.exchange.privacy import PrivacyReport, Spending, promise
-from counterflow.exchange.reaction import reactions_refused
 from counterflow.exchange.task import LocalTask, UnitData
 from counterflow.fits import engine
 from counterflow.fits.engine import Traffic
@@ -39,7 +39,7 @@ from counterflow.learning.moments import MomentEstimate
 from counterflow.learning.optimiser import Quadratic
 from counterflow.learning.uncertainty import Uncertainty
 from counterflow.plant import LocalModel, Recording, Unit
-from counterflow.privacy import ANY_ROWS, Privacy, Stretch
+from counterflow.privacy import ANY_ROWS, Privacy, RowRange
 from counterflow.protocol import Message, Moments
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ def _exchanged(
         point = fit.points.get(name)
         at_once = point is not None and point.same_row
         reactions_refused(fit.parts[name].unit, recording[name].y, recording[name].u, at_once)
-    rows = {name: Stretch.numbered(recording[name].y, privacy.start) for name in units}
+    rows = {name: RowRange.numbered(recording[name].y, privacy.start) for name in units}
     costs = {name: [round_cost(privacy, recording.rows, number) for number in range(len(SHARES))] for name in units}
     models = {name: unit.model for name, unit in units.items() if unit.model is not None}
     label = f"update {recording.public_digest[:12]}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from counterflow._version import __version__
-from counterflow.control.learning import Controller
+from counterflow.control.controller import Controller
 from counterflow.errors import DataError, ModelError, OptionError
 from counterflow.exchange.controllers import controllers_of
 from counterflow.exchange.estimators import Estimator
@@ -26,7 +26,7 @@ from counterflow.fits.progress import LEARNED, READ, Watcher, progress_of
 from counterflow.fits.references import centralized, oracle
 from counterflow.plant import LocalModel, Plant, Recording
 from counterflow.plant.units import unknown_name
-from counterflow.privacy import Privacy, Stretch
+from counterflow.privacy import Privacy, RowRange
 from counterflow.threads import one_blas_thread
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def _paying(method: Method, task: Task, own: Mapping[str, UnitData], label: str)
         return
     models = {name: brought.model for name, brought in own.items() if brought.model is not None}
     costs = {name: method.charges(task, brought.model, len(brought.y)) for name, brought in own.items()}
-    rows = {name: Stretch.numbered(brought.y, task.privacy.start) for name, brought in own.items()}
+    rows = {name: RowRange.numbered(brought.y, task.privacy.start) for name, brought in own.items()}
     with Spending.start(task.privacy, task.units, label, method.mechanism, costs, models, rows) as spending:
         yield spending
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from counterflow._version import __version__
 from counterflow.errors import OptionError, PrivacyError
+from counterflow.exchange.input_feedback import reactions_refused
 from counterflow.exchange.outcome import Provenance, Status
 from counterflow.exchange.part import sufficient_messages
 from counterflow.exchange.privacy import PrivacyReport, Spending, promise
-from counterflow.exchange.reaction import reactions_refused
 from counterflow.exchange.sufficient.method import sufficient_report
 from counterflow.exchange.sufficient.private import MECHANISM, message_cost
 from counterflow.exchange.sufficient.server import share
@@ -23,7 +23,7 @@ from counterflow.fits.moment_updates import window_joined
 from counterflow.learning.online import Memory, remember, update
 from counterflow.learning.prior import DROWNED_CODE
 from counterflow.plant import Recording
-from counterflow.privacy import Privacy, Stretch
+from counterflow.privacy import Privacy, RowRange
 from counterflow.protocol import Sufficient, encoded_size
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _messages(fit: Fit, recording: Recording, privacy: Privacy | None) -> tuple[
     models = {name: fit.parts[name].model for name in names}
     costs = {name: [message_cost(privacy, recording.rows, model.states)] for name, model in models.items()}
     label, what = f"update {recording.public_digest[:12]}", f"sufficient message of {recording.rows} rows"
-    rows = {name: Stretch.numbered(recording[name].y, privacy.start) for name in names}
+    rows = {name: RowRange.numbered(recording[name].y, privacy.start) for name in names}
     with Spending.start(privacy, tuple(names), label, MECHANISM, costs, models, rows) as spending:
         made = {name: fit.parts[name].private(recording[name].y, recording[name].u, privacy) for name in names}
         for name in names:

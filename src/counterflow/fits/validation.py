@@ -13,7 +13,7 @@ from counterflow.errors import DataError
 from counterflow.exchange.estimators import Estimates
 from counterflow.filtering import kalman_filter
 from counterflow.plant import Plant, Recording
-from counterflow.questions.gate import refuse_without_rows
+from counterflow.questions.refusals import refuse_without_rows
 
 if TYPE_CHECKING:
     from counterflow.fits.fit import Fit

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import UnidentifiedError
-from counterflow.learning.completion import Gaps, drawn, foretold
+from counterflow.learning.block_moments import LEAST_ROWS, BlockMoments, Rows, block_moments_of, running
+from counterflow.learning.completion import Gaps, impute_draw, predict_rows
 from counterflow.learning.known_edges import KnownEdges
 from counterflow.learning.network import SPANS
-from counterflow.learning.products import LEAST_ROWS, Products, Rows, products_of, running
 from counterflow.learning.regression import JUDGE, left_noise, slow_target, way_weights
 
 DRAWS = 4  # records with other draws of what is missing, if anything is
@@ -34,7 +34,7 @@ MOST_JUDGED = 50_000  # rows, beyond which one reading decides nothing
 LEAST_READINGS = 10  # of a slow target, to be learned
 
 
-def completed(rows: Rows, known: KnownEdges | None = None) -> tuple[tuple[Rows, ...], dict[int, float]]:
+def impute_records(rows: Rows, known: KnownEdges | None = None) -> tuple[tuple[Rows, ...], dict[int, float]]:
     """Records of the rows without gaps: one, or ``DRAWS`` if something is missing; and decays of slow targets."""
     decays: dict[int, float] = {}
     if rows.read.all():
@@ -47,7 +47,7 @@ def completed(rows: Rows, known: KnownEdges | None = None) -> tuple[tuple[Rows, 
     record = replace(rows, z=np.hstack([_between(rows.z[:, :r], read[:, :r]), rows.z[:, r:]]), given=read)
     rng, records = np.random.default_rng(0), []
     for k in range(ROUNDS + DRAWS):
-        products = products_of(record, curved=False)
+        products = block_moments_of(record, curved=False)
         if k < ROUNDS:
             decays = decays_of(record, products, known, decays)
         products = with_slow(record, products, decays)
@@ -59,7 +59,7 @@ def completed(rows: Rows, known: KnownEdges | None = None) -> tuple[tuple[Rows, 
         gaps = Gaps((values - level[:r]) / scale[:r], variance / scale[:r] ** 2)
         z = (record.z - level) / scale
         linear = weights.reshape(len(products.spans), -1, r)
-        numbers = drawn(gaps, z[:, r:], linear, products.spans, noise, z[:, :r], rng)
+        numbers = impute_draw(gaps, z[:, r:], linear, products.spans, noise, z[:, :r], rng)
         numbers = np.where(read[:, :r], rows.z[:, :r], numbers * scale[:r] + level[:r])
         record = replace(record, z=np.hstack([numbers, rows.z[:, r:]]))
         if k >= ROUNDS:
@@ -67,7 +67,7 @@ def completed(rows: Rows, known: KnownEdges | None = None) -> tuple[tuple[Rows, 
     return tuple(records), decays
 
 
-def believed(rows: Rows, known: KnownEdges | None = None, kept: Collection[str] = ()) -> Rows:
+def drop_outliers(rows: Rows, known: KnownEdges | None = None, kept: Collection[str] = ()) -> Rows:
     """The rows without readings that fit neither what came before them nor after: NaN there.
 
     A wild reading that its unit has not noticed would decide the fit. Rows that follow one are off, too, because they
@@ -81,11 +81,11 @@ def believed(rows: Rows, known: KnownEdges | None = None, kept: Collection[str] 
     for _ in range(MOST_WILD):
         read = rows.read
         record = replace(rows, z=np.hstack([_between(rows.z[:, :r], read[:, :r]), rows.z[:, r:]]), given=read)
-        products = products_of(record, curved=False)
+        products = block_moments_of(record, curved=False)
         (weights,), *_ = way_weights(record, products, np.ones(len(products.blocks)), JUDGE, known, curved=False)
         z = (record.z - products.level) / products.scale
         memory = products.memory
-        e = z[memory:, :r] - foretold(z, weights.reshape(len(products.spans), -1, r), products.spans)
+        e = z[memory:, :r] - predict_rows(z, weights.reshape(len(products.spans), -1, r), products.spans)
         there = read[memory:, :r]
         usual = np.array([np.median(np.abs(e[known_, i])) if known_.any() else 0.0 for i, known_ in enumerate(there.T)])
         wild = there & (np.abs(e) > WILD_READING * np.maximum(usual, 1e-6) / NORMAL_MEDIAN)
@@ -128,7 +128,7 @@ def _between(numbers: FloatArray, read: NDArray[np.bool_]) -> FloatArray:
 
 
 def decays_of(
-    record: Rows, products: Products, known: KnownEdges | None, before: Mapping[int, float] = MappingProxyType({})
+    record: Rows, products: BlockMoments, known: KnownEdges | None, before: Mapping[int, float] = MappingProxyType({})
 ) -> dict[int, float]:
     """By how much each target that is read in few rows decays from row to row: the most lasting that fits its readings.
 
@@ -149,6 +149,6 @@ def decays_of(
     return found
 
 
-def with_slow(record: Rows, products: Products, decays: Mapping[int, float]) -> Products:
+def with_slow(record: Rows, products: BlockMoments, decays: Mapping[int, float]) -> BlockMoments:
     """The same, with sums for targets that are read in few rows."""
     return replace(products, slow=tuple(products.slowly(record, i, decay)[0] for i, decay in decays.items()))

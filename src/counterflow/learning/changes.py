@@ -11,18 +11,18 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.learning.augmentation import SELDOM
+from counterflow.learning.block_moments import BlockMoments, Rows
 from counterflow.learning.drift import Drift, drift_of, ramp, slope_gain
 from counterflow.learning.known_edges import KnownEdges
-from counterflow.learning.products import Products, Rows
+from counterflow.learning.regime_sums import PASSING, RegimeSums, centred, with_slopes
 from counterflow.learning.regimes import LEAST_ROWS, LEAST_SHARE, SURPRISING, Change, find_change
 from counterflow.learning.regression import JUDGE, target_weights
-from counterflow.learning.ways import PASSING, Ways, centred, with_slopes
 
 MOST_SEEN = 50_000  # rows, the newest, in which changes of the plant are looked for
 MOST_CHANGES = 4  # of a record
 
 
-def changes_of(rows: Rows, products: Products, known: KnownEdges | None = None) -> tuple[Change, ...]:
+def changes_of(rows: Rows, products: BlockMoments, known: KnownEdges | None = None) -> tuple[Change, ...]:
     """Where the plant changed, by rising rows of the record: the clearest change first, then others on either side."""
     r, everybody = rows.targets, tuple(range(len(rows.names)))
     none = np.zeros(len(everybody))
@@ -35,7 +35,7 @@ def changes_of(rows: Rows, products: Products, known: KnownEdges | None = None) 
     def inside(part: NDArray[np.intp], row: int | None) -> FloatArray:
         """Sums over the rows of a part, with a level of its own before and after a row of it."""
         edges = [*(change.at for change in found), *(() if row is None else (row,))]
-        ways = Ways.of(rows, products, [Change(edge, everybody, none, none) for edge in edges])
+        ways = RegimeSums.of(rows, products, [Change(edge, everybody, none, none) for edge in edges])
         segments = ways.moments(products, np.ones(len(products.blocks)), 0)
         first = ways.way_of(int(part[0]))
         there = [centred(each) for each in segments[first : first + (1 if row is None else 2)]]
@@ -74,7 +74,7 @@ def changes_of(rows: Rows, products: Products, known: KnownEdges | None = None) 
 
 
 def with_drifts(
-    rows: Rows, products: Products, changes: Sequence[Change], known: KnownEdges | None = None
+    rows: Rows, products: BlockMoments, changes: Sequence[Change], known: KnownEdges | None = None
 ) -> tuple[tuple[Change, ...], tuple[Drift, ...]]:
     """Changes that are no part of a slow one, and how units drift that have not changed at once."""
     n, r, blocks = products.features, rows.targets, np.eye(len(products.blocks))

@@ -41,7 +41,7 @@ class Gaps:
         return np.asarray(self.variance > 0, bool)
 
 
-def drawn(
+def impute_draw(
     gaps: Gaps, inputs: FloatArray, linear: FloatArray, spans: IntArray, noise: FloatArray, start: FloatArray,
     rng: np.random.Generator | None, extra: FloatArray | None = None,
 ) -> FloatArray:  # fmt: skip
@@ -61,7 +61,7 @@ def drawn(
 
     def apply(d: FloatArray) -> FloatArray:
         """Γ^-½ G d of rows p, ..., T - 1."""
-        return np.asarray((d[p:] - foretold(d, own, spans)) @ root)
+        return np.asarray((d[p:] - predict_rows(d, own, spans)) @ root)
 
     def back(e: FloatArray) -> FloatArray:
         """Its adjoint, (T, r)."""
@@ -71,7 +71,7 @@ def drawn(
         return out
 
     known = np.where(open_, 0.0, gaps.values)
-    fixed = foretold(inputs, driven, spans) + (0.0 if extra is None else extra[p:])
+    fixed = predict_rows(inputs, driven, spans) + (0.0 if extra is None else extra[p:])
     wanted = fixed @ root - apply(known)
     prior = np.where(np.isfinite(gaps.variance), gaps.values / np.where(open_, gaps.variance, 1.0), 0.0) * open_
     if rng is not None:
@@ -96,7 +96,7 @@ def drawn(
     return known + x
 
 
-def filled(network: Network, z: FloatArray, rng: np.random.Generator | None = None) -> FloatArray:
+def impute_mean(network: Network, z: FloatArray, rng: np.random.Generator | None = None) -> FloatArray:
     """Standardised rows z (T, m) with what is missing (NaN) as the network's mean sees it, or drawn with ``rng``.
 
     Products count as they are at the mean without them.
@@ -115,14 +115,14 @@ def filled(network: Network, z: FloatArray, rng: np.random.Generator | None = No
             break
         if again:
             whole = np.hstack([start, z[:, r:]])
-            straight = foretold(whole, linear, network.spans)
+            straight = predict_rows(whole, linear, network.spans)
             extra = np.vstack([np.zeros((p, r)), mean.predicted(whole)[0] - straight])
         last = rng if again or not network.curved else None
-        start = drawn(gaps, z[:, r:], linear, network.spans, network.noise, start, last, extra)
+        start = impute_draw(gaps, z[:, r:], linear, network.spans, network.noise, start, last, extra)
     return np.hstack([start, z[:, r:]])
 
 
-def foretold(z: FloatArray, weights: FloatArray, spans: IntArray) -> FloatArray:
+def predict_rows(z: FloatArray, weights: FloatArray, spans: IntArray) -> FloatArray:
     """(T - p, r): what columns z (T, k) foretell of rows p, ..., with weights (b, k, r)."""
     T, p = len(z), int(spans[-1, 1])
     total = np.vstack([np.zeros(z.shape[1]), np.cumsum(z, axis=0)])
@@ -134,7 +134,7 @@ def foretold(z: FloatArray, weights: FloatArray, spans: IntArray) -> FloatArray:
 
 
 def _told_by(e: FloatArray, weights: FloatArray, spans: IntArray, T: int) -> FloatArray:
-    """(T, k): the adjoint of ``_foretold`` for e (T - p, r)."""
+    """(T, k): the adjoint of ``predict_rows`` for e (T - p, r)."""
     p = int(spans[-1, 1])
     total = np.zeros((T + p + 2, e.shape[1]))  # running sums of e, row t + 1: up to row t; zero before p, held after T
     total[p + 1 : T + 1] = np.cumsum(e, axis=0)

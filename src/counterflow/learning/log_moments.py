@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
-from counterflow.learning.bank import basis_of, responses
-from counterflow.learning.moments import blunted
+from counterflow.learning.impulse_basis import basis_of, responses
+from counterflow.learning.moments import clipping_se_factor
 from counterflow.recurrence import linear_recurrence
 
 LAGS = 20  # functions that are single lags: what acts at once, delays, and what swings
@@ -89,14 +89,14 @@ def pole_system(poles: tuple[float, ...]) -> tuple[FloatArray, FloatArray]:
 
 
 @dataclass(frozen=True, eq=False)
-class Bank:
+class ImpulseBasis:
     """Functions with public poles, of a memory that was chosen without looking at measurements."""
 
     poles: tuple[float, ...]
     memory: int
 
     @classmethod
-    def of(cls, memory: int, most: int) -> Bank:
+    def of(cls, memory: int, most: int) -> ImpulseBasis:
         """Of at most so many functions, which is for the rows to say."""
         poles = poles_of(memory)
         if len(poles) > most:
@@ -137,7 +137,7 @@ class LogBasis:
     gram: FloatArray  # ΦᵀΦ
 
     @classmethod
-    def of(cls, u: FloatArray, bank: Bank, there: NDArray[np.bool_]) -> LogBasis:
+    def of(cls, u: FloatArray, bank: ImpulseBasis, there: NDArray[np.bool_]) -> LogBasis:
         """For inputs u (T+1, U) in units of their own movement, over the rows that are ``there``."""
         signals = bank.signals(u)
         level = np.ones((len(u), 1))
@@ -197,7 +197,7 @@ class LogMoments:
 class LogWindows:
     """What all windows have told of each unit; ``level`` and ``scale`` (U,) of inputs are those of the first."""
 
-    bank: Bank
+    bank: ImpulseBasis
     level: FloatArray
     scale: FloatArray
     units: tuple[tuple[LogMoments, ...], ...]
@@ -217,7 +217,7 @@ class LogEstimate:
     shares: tuple[float, ...]
 
 
-def fitted(windows: Sequence[LogMoments], bank: Bank) -> LogEstimate:
+def fitted(windows: Sequence[LogMoments], bank: ImpulseBasis) -> LogEstimate:
     """Responses of one unit from its moments in all windows, by least squares that know the noise.
 
     Responses are believed to fade and to be smooth or to swing, as the moments themselves say (``Belief``); how large
@@ -262,7 +262,7 @@ class Belief(NamedTuple):
     fading: float
     together: float
 
-    def precision(self, bank: Bank) -> FloatArray:
+    def precision(self, bank: ImpulseBasis) -> FloatArray:
         """(d, d), of responses whose largest rows are about 1 (the kernel of Chen, Ohlsson and Ljung for lags)."""
         lags = sum(pole == 0.0 for pole in bank.poles)
         k = np.arange(lags)
@@ -362,7 +362,7 @@ def _given_scales(
 
 def _sharp(windows: Sequence[LogMoments]) -> FloatArray:
     """Information of each window, relative to the one of which least was clipped."""
-    blunt = np.array([blunted(w.clipped) for w in windows])
+    blunt = np.array([clipping_se_factor(w.clipped) for w in windows])
     return np.asarray(np.square(blunt.min() / blunt))
 
 
@@ -406,7 +406,7 @@ def noise_of(windows: Sequence[LogMoments]) -> tuple[FloatArray, FloatArray]:
 
 
 def system_of(
-    bank: Bank, outputs: Mapping[int, int], estimates: Mapping[int, LogEstimate], scale: FloatArray
+    bank: ImpulseBasis, outputs: Mapping[int, int], estimates: Mapping[int, LogEstimate], scale: FloatArray
 ) -> tuple[FloatArray, FloatArray, list[FloatArray]]:
     """A, B and each unit's C̃ (r, r d) of all units side by side; ``scale`` (U,): of the inputs in ``estimates``."""
     F, b = bank.system

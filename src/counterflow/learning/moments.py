@@ -22,7 +22,7 @@ from functools import cached_property
 import numpy as np
 
 from counterflow.arrays import FloatArray
-from counterflow.learning.bank import correlations
+from counterflow.learning.impulse_basis import correlations
 from counterflow.learning.information import positions
 from counterflow.learning.layout import Layout
 from counterflow.learning.optimiser import Quadratic
@@ -234,19 +234,19 @@ def estimated(record: MomentRecord, parameters: Parameters, prior: Quadratic | N
     )  # fmt: skip
 
 
-def shortfall(clipped: float) -> float:
+def clipping_bias(clipped: float) -> float:
     """By how much of itself an estimate may be short, if a share of what it was made of is ``clipped``.
 
-    >>> shortfall(0.0), shortfall(0.5), round(shortfall(1.0))
+    >>> clipping_bias(0.0), clipping_bias(0.5), round(clipping_bias(1.0))
     (0.0, 1.0, 100)
     """
     return clipped / max(1 - clipped, MOST_SHORT)
 
 
-def blunted(clipped: float) -> float:
+def clipping_se_factor(clipped: float) -> float:
     """By how much standard errors grow: where next to all was clipped, next to nothing was told.
 
-    >>> blunted(0.0), round(blunted(0.1), 2), round(blunted(1.0))
+    >>> clipping_se_factor(0.0), round(clipping_se_factor(0.1), 2), round(clipping_se_factor(1.0))
     (1.0, 1.01, 100)
     """
     return 1 / max(1 - clipped**2, MOST_SHORT)

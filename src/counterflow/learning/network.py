@@ -63,7 +63,7 @@ class Network:
     widening: float
     offset: FloatArray
     rows: int = 0  # that it was learned from
-    bend: tuple[float, float] = (0.0, 0.0)  # what curvature is worth, see ``network_learning.Bend``
+    bend: tuple[float, float] = (0.0, 0.0)  # what curvature is worth, see ``network_learning.CurvatureGain``
     known: KnownEdges | None = None  # which units can act on which; None: any
 
     @property
@@ -207,7 +207,7 @@ class Network:
             out += self._products(np.mean([z[rows - k] for k in range(1, RECENT + 1)], axis=0)) @ self.bends
         return out
 
-    def foretold(self, before: FloatArray) -> FloatArray:
+    def predict_row(self, before: FloatArray) -> FloatArray:
         """Standardised numbers (r,) of the row after rows ``before`` (memory, m), by the mean weights."""
         return np.asarray(self.mean.predicted(np.vstack([before, before[-1:]]))[0, 0])
 

@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.identification.sparse import refined_weights
-from counterflow.learning.augmentation import completed, with_slow
+from counterflow.learning.augmentation import impute_records, with_slow
+from counterflow.learning.block_moments import BlockMoments, Rows, block_moments_of
 from counterflow.learning.changes import changes_of, with_drifts
 from counterflow.learning.drift import Drift
 from counterflow.learning.known_edges import KnownEdges
 from counterflow.learning.network import Network
-from counterflow.learning.products import Products, Rows, products_of
+from counterflow.learning.regime_sums import Regime, RegimeSums, centred
 from counterflow.learning.regimes import Change
 from counterflow.learning.regression import COSTS, ENOUGH, JUDGE, ONE_WAY, left_noise, way_weights
-from counterflow.learning.ways import Regime, Ways, centred
 
 REPLICATES = 16
 SEARCHED = 0.5  # share of the time that goes before the first replicate, about
@@ -37,7 +37,7 @@ WILD = 1e3  # times the usual error that counts at most
 WIDENING = 1.2  # of the replicates' spread; see docs/theory/identification.md
 
 
-class Bend(NamedTuple):
+class CurvatureGain(NamedTuple):
     """What curvature is worth on rows that were held out.
 
     ``gain``: relative fall of the free runs' squared error; ``deviations``: that in its standard errors.
@@ -67,8 +67,8 @@ class Learning:
     networks: tuple[Network, ...]  # for each way of running
     changes: tuple[Change, ...]  # one between two networks, of nobody if it is of a drift; rows are those of the record
     posterior: Posterior  # of the present one
-    bend: Bend
-    products: Products  # of the first of the records, if readings are missing
+    bend: CurvatureGain
+    products: BlockMoments  # of the first of the records, if readings are missing
     drifts: tuple[Drift, ...] = ()
     chosen: int = -1  # the way of running that is asked about, by default the present one
 
@@ -108,19 +108,20 @@ class Learning:
 
 def learn(
     rows: Rows, known: KnownEdges | None = None, progress: Callable[[float, str], None] | None = None,
-    sums: Products | None = None, one_way: bool = False,
+    sums: BlockMoments | None = None, one_way: bool = False,
 ) -> Learning:  # fmt: skip
     """All replicates.
 
     ``known``: which units can act on which; None: any. ``sums``: of a whole record of which ``rows`` are the newest.
     ``one_way``: as if nothing ever changed.
     """
-    records, decays = completed(rows, known)
+    records, decays = impute_records(rows, known)
     record = records[0]
-    products = first = with_slow(record, sums or products_of(record), decays)
+    products = first = with_slow(record, sums or block_moments_of(record), decays)
     ways = ONE_WAY
     if not one_way and sums is None:
-        ways = Ways.of(record, products, *with_drifts(record, products, changes_of(record, products, known), known))
+        changes = changes_of(record, products, known)
+        ways = RegimeSums.of(record, products, *with_drifts(record, products, changes, known))
     bend = _bend(record, products, known, ways)
     curved = bend.gain > 0
     found = []
@@ -129,8 +130,8 @@ def learn(
     for k, draw in enumerate(block_weights(products)):
         if sums is None and k and len(records) > 1 and k % len(COSTS) == 0:
             record = records[k // len(COSTS)]
-            products = with_slow(record, products_of(record, first), decays)
-            ways = Ways.of(record, products, ways.changes, ways.drifts)
+            products = with_slow(record, block_moments_of(record, first), decays)
+            ways = RegimeSums.of(record, products, ways.changes, ways.drifts)
         found.append(way_weights(rows, products, draw, COSTS[k % len(COSTS)], known, curved, ways))
         if progress is not None:
             progress(SEARCHED + (1 - SEARCHED) * (k + 1) / REPLICATES, f"replicate {k + 1} of {REPLICATES}")
@@ -145,7 +146,7 @@ def learn(
     return Learning(networks, ways.changes, Posterior(variance, noise, damping), bend, first, ways.drifts)
 
 
-def refreshed(network: Network, products: Products, posterior: Posterior) -> tuple[Network, Posterior]:
+def refreshed(network: Network, products: BlockMoments, posterior: Posterior) -> tuple[Network, Posterior]:
     """The weights of the same features by the sums of more rows, in the same standardisation.
 
     Nothing enters or leaves, and the damping stays: what remains are small problems, all of them solved at once.
@@ -184,7 +185,7 @@ def refreshed(network: Network, products: Products, posterior: Posterior) -> tup
     return found, replace(posterior, variance=variances, noise=left)
 
 
-def _weights_of(network: Network, products: Products) -> FloatArray:
+def _weights_of(network: Network, products: BlockMoments) -> FloatArray:
     """(K, n, r): the inverse of ``_network``."""
     K, r = len(network.linear), network.size
     weights = np.zeros((K, products.features, r))
@@ -195,7 +196,7 @@ def _weights_of(network: Network, products: Products) -> FloatArray:
     return weights
 
 
-def block_weights(products: Products) -> FloatArray:
+def block_weights(products: BlockMoments) -> FloatArray:
     """(REPLICATES, B): random weights of the blocks, which leave the number of rows as it is.
 
     Those of a block depend on its place only, so that a replicate stays the same one while rows are added at the end.
@@ -205,8 +206,8 @@ def block_weights(products: Products) -> FloatArray:
 
 
 def _network(
-    of: Rows | Network, products: Products, weights: FloatArray, left: FloatArray, levels: FloatArray,
-    ways: Ways = ONE_WAY, way: int = 0,
+    of: Rows | Network, products: BlockMoments, weights: FloatArray, left: FloatArray, levels: FloatArray,
+    ways: RegimeSums = ONE_WAY, way: int = 0,
 ) -> Network:  # fmt: skip
     """Of weights (K, n, r) and levels (K, r), which have left noises (K, r), and the units ``of`` whom they are."""
     K, _, r = weights.shape
@@ -225,13 +226,13 @@ def _network(
     )  # fmt: skip
 
 
-def _bend(rows: Rows, products: Products, known: KnownEdges | None, ways: Ways) -> Bend:
+def _bend(rows: Rows, products: BlockMoments, known: KnownEdges | None, ways: RegimeSums) -> CurvatureGain:
     """Whether products of channels help to foretell rows that were held out, many rows ahead.
 
     One row ahead is no judge: there products gain in any record, and long runs of them can be worse.
     """
     if not len(products.pairs):
-        return Bend(0.0, 0.0)
+        return CurvatureGain(0.0, 0.0)
     r, z = sum(rows.numbers), (rows.z - products.level) / products.scale
     at = np.arange(products.memory, len(z))
     block = (rows.first + at) // products.length
@@ -263,10 +264,10 @@ def _bend(rows: Rows, products: Products, known: KnownEdges | None, ways: Ways) 
         gains.append((np.minimum((errors[0] - errors[1]) / size, WILD)).mean(axis=(1, 2)))
     every = np.concatenate([*gains, np.zeros(0)])
     if len(every) < BATCHES or not every.any():
-        return Bend(0.0, 0.0)
+        return CurvatureGain(0.0, 0.0)
     batches = np.array([part.mean() for part in np.array_split(every, BATCHES)])
     error = float(batches.std(ddof=1)) / np.sqrt(BATCHES)
-    return Bend(float(every.mean()), float(every.mean()) / error if error > 0 else 0.0)
+    return CurvatureGain(float(every.mean()), float(every.mean()) / error if error > 0 else 0.0)
 
 
 def _starts(at: NDArray[np.intp], rows: int) -> NDArray[np.intp]:

@@ -219,12 +219,12 @@ class RowPredictor(Predictor):
             seen[mine] = np.linalg.solve(self.record.observation[own, self.numbers[mine]], s[own])
         seen = (seen - network.level[:r]) / network.scale[:r]
         if np.isnan(seen).any():
-            seen = np.where(np.isnan(seen), network.foretold(rows), seen)
+            seen = np.where(np.isnan(seen), network.predict_row(rows), seen)
         newest = np.concatenate([seen, np.where(self.early & np.isfinite(then), then, now)])
         return self._foretelling(np.vstack([rows[1:], newest]))
 
     def _foretelling(self, rows: FloatArray) -> RowPredictor:
         network, r = self.network, self.network.size
         predicted = np.zeros_like(self.predicted)
-        predicted[self.numbers] = network.foretold(rows) * network.scale[:r] + network.level[:r]
+        predicted[self.numbers] = network.predict_row(rows) * network.scale[:r] + network.level[:r]
         return replace(self, rows=rows, predicted=predicted)

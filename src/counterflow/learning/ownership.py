@@ -29,7 +29,7 @@ class Owned:
     noise: FloatArray  # (r, r), block-diagonal
 
 
-def owned(
+def assign_states(
     system: Realised, names: tuple[str, ...], s: FloatArray, u: FloatArray, own: Sequence[slice],
     inputs: tuple[int, ...],
 ) -> Owned:  # fmt: skip

@@ -45,7 +45,7 @@ def weak_prior(record: SharedRecord, estimate: Estimate, known: KnownEdges | Non
 
 
 @dataclass(frozen=True)
-class Faint:
+class WeakCoupling:
     """A coupling that the record leaves open: its doubt by itself is as strong as ``doubt``."""
 
     effect: str
@@ -64,7 +64,7 @@ class Faint:
         return Caveat(DROWNED_CODE, scope_of((self.cause, self.effect)), text)
 
 
-def faint_couplings(record: SharedRecord, found: Estimated) -> tuple[Faint, ...]:
+def faint_couplings(record: SharedRecord, found: Estimated) -> tuple[WeakCoupling, ...]:
     """Pairs of units whose coupling is drowned; judged at no coupling at all, because the estimate may be far off."""
     parameters = found.parameters
     assert parameters is not None
@@ -76,14 +76,14 @@ def faint_couplings(record: SharedRecord, found: Estimated) -> tuple[Faint, ...]
 
 def faint_among(
     record: SharedRecord, parameters: Parameters, covariance: FloatArray, rows: int, power: float = 1.0
-) -> tuple[Faint, ...]:
+) -> tuple[WeakCoupling, ...]:
     """Pairs of units whose coupling has too large a ``covariance``, which falls as rows^(-1/power)."""
     doubts: dict[tuple[int, int], float] = {}
     for m, n, inside, form in _strengths(record, parameters):
         block = np.nan_to_num(covariance[np.ix_(inside, inside)])
         doubts[m, n] = max(doubts.get((m, n), 0.0), float((form * block).sum()))
     return tuple(
-        Faint(record.names[m], record.names[n], doubt, int(np.ceil(rows * (doubt / SETTLED) ** power)))
+        WeakCoupling(record.names[m], record.names[n], doubt, int(np.ceil(rows * (doubt / SETTLED) ** power)))
         for (m, n), doubt in doubts.items()
         if doubt > DROWNED
     )

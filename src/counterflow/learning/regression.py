@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.identification.sparse import SparseWeights, sparse_weights
+from counterflow.learning.block_moments import BlockMoments, Rows, SparseTarget
 from counterflow.learning.drift import faded, ramp
 from counterflow.learning.known_edges import KnownEdges
 from counterflow.learning.network import damping
-from counterflow.learning.products import Products, Rows, Slow
-from counterflow.learning.ways import Ways, centred, level_of, with_differences, with_slopes
+from counterflow.learning.regime_sums import RegimeSums, centred, level_of, with_differences, with_slopes
 
 
 class Costs(NamedTuple):
@@ -39,12 +39,12 @@ JUDGE = COSTS[1]  # with which candidates are compared
 PRODUCT = 3.0  # nats that a product costs more than a new channel
 ENOUGH = 10_000  # rows that evidence is counted of at most: in longer records what is worth nothing is certain, too
 STEADY = 0.9999  # growth from row to row that a replicate may have at most: levels hardly decay
-ONE_WAY = Ways()
+ONE_WAY = RegimeSums()
 
 
 def way_weights(
-    rows: Rows, products: Products, draw: FloatArray, costs: Costs, known: KnownEdges | None, curved: bool,
-    ways: Ways = ONE_WAY,
+    rows: Rows, products: BlockMoments, draw: FloatArray, costs: Costs, known: KnownEdges | None, curved: bool,
+    ways: RegimeSums = ONE_WAY,
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]:  # fmt: skip
     """Weights (W, n, r) of every feature for every target in every way of running, with blocks weighted by ``draw``.
 
@@ -105,8 +105,8 @@ def way_weights(
 
 
 def target_weights(
-    rows: Rows, products: Products, moments: FloatArray, count: float, i: int, costs: Costs, known: KnownEdges | None,
-    curved: bool,
+    rows: Rows, products: BlockMoments, moments: FloatArray, count: float, i: int, costs: Costs,
+    known: KnownEdges | None, curved: bool,
 ) -> SparseWeights:  # fmt: skip
     """The weights of one target from sums (N, N), or from those with differences, which are numbered from n on."""
     n = products.features
@@ -124,8 +124,9 @@ def target_weights(
 
 
 def slow_target(
-    rows: Rows, products: Products, slow: Slow, draw: FloatArray, costs: Costs, known: KnownEdges | None, curved: bool
-) -> SparseWeights:
+    rows: Rows, products: BlockMoments, slow: SparseTarget, draw: FloatArray, costs: Costs,
+    known: KnownEdges | None, curved: bool,
+) -> SparseWeights:  # fmt: skip
     """Weights of a target that is read seldom, of all columns but its own."""
     n, m = products.features, rows.z.shape[1]
     moments = slow.moments(draw)
@@ -138,7 +139,7 @@ def slow_target(
 
 
 def left_noise(
-    products: Products, moments: FloatArray, weights: FloatArray, rows: float, left: FloatArray
+    products: BlockMoments, moments: FloatArray, weights: FloatArray, rows: float, left: FloatArray
 ) -> FloatArray:
     """Covariance (r, r) of what the mean weights (n, r) leave, with a floor.
 
@@ -157,7 +158,7 @@ def left_noise(
 
 
 def _terms(
-    rows: Rows, products: Products, i: int, costs: Costs, known: KnownEdges | None, curved: bool
+    rows: Rows, products: BlockMoments, i: int, costs: Costs, known: KnownEdges | None, curved: bool
 ) -> tuple[NDArray[np.intp], FloatArray, FloatArray]:
     """Source of every feature, and its nats for target i as the first of it or a further one; inf: it may not act."""
     owner, pairs, unit = rows.owner, products.pairs, int(rows.owner[i])

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from counterflow.arrays import FloatArray
-from counterflow.learning.completion import filled
+from counterflow.learning.block_moments import BlockMoments, Rows, block_length
+from counterflow.learning.completion import impute_mean
 from counterflow.learning.known_edges import KnownEdges
 from counterflow.learning.network import SPANS, Network
 from counterflow.learning.network_learning import Learning, Posterior, learn, refreshed
-from counterflow.learning.products import Products, Rows, block_length
 
 GROWTH = 1.1  # times the rows of the last search, at which features are chosen anew
 MOVED = 1e-5  # of its level, that a still column must move to ask for a search: so much shows in the spread of all rows
@@ -32,7 +32,7 @@ class Stream:
     record when features were last chosen. ``kept``: how many of the newest rows are kept at most.
     """
 
-    products: Products
+    products: BlockMoments
     posterior: Posterior
     tail: FloatArray
     chosen: int
@@ -93,4 +93,4 @@ def begun(rows: Rows, known: KnownEdges | None, tail: FloatArray, kept: int) -> 
 def continued(network: Network, before: FloatArray, z: FloatArray) -> FloatArray:
     """Rows ``before`` and z (k, m) after them, in the units' own terms, with what is missing in z drawn."""
     whole = (np.vstack([before, z]) - network.level) / network.scale
-    return np.asarray(filled(network, whole, np.random.default_rng(len(z))) * network.scale + network.level)
+    return np.asarray(impute_mean(network, whole, np.random.default_rng(len(z))) * network.scale + network.level)

@@ -20,17 +20,17 @@ from counterflow.arrays import FloatArray, slices
 from counterflow.caveats import Caveat, scope_of
 from counterflow.errors import OptionError
 from counterflow.learning.alignment import alignment
-from counterflow.learning.augmentation import believed
+from counterflow.learning.augmentation import drop_outliers
+from counterflow.learning.block_moments import Rows
 from counterflow.learning.drift import Drift
 from counterflow.learning.known_edges import KnownEdges
 from counterflow.learning.likelihood import SharedRecord
 from counterflow.learning.network import Network
 from counterflow.learning.network_learning import Learning, learn
 from counterflow.learning.optimiser import Estimated
-from counterflow.learning.ownership import owned
-from counterflow.learning.products import Rows
+from counterflow.learning.ownership import assign_states
 from counterflow.learning.realisation import realised
-from counterflow.learning.ways import Regime
+from counterflow.learning.regime_sums import Regime
 from counterflow.protocol import Reduced
 
 PRESENT, ALL = "present", "all"  # which way of running a fit is about
@@ -48,7 +48,7 @@ class SystemOptions:
 
 
 @dataclass(frozen=True, eq=False)
-class System:
+class IdentifiedSystem:
     """What the server has found: the network, its linear part in the form of sufficient messages, and how it came."""
 
     network: Network
@@ -64,7 +64,7 @@ class System:
 
 def identify(
     messages: Sequence[Reduced], options: SystemOptions, progress: Callable[[float, str], None] | None = None
-) -> System:
+) -> IdentifiedSystem:
     """Find the system behind the messages of all units."""
     names = tuple(message.unit for message in messages)
     s, variance, own = _numbers(messages)
@@ -90,18 +90,18 @@ def identify(
     notes += [Caveat("alignment-unsure", name, text.format(name)) for name in unsure]
     if isinstance(options.regime, int) and options.regime >= len(s):
         raise OptionError(f"fit: option 'regime' is row {options.regime}, and the record ends with row {len(s) - 1}")
-    kept = believed(rows, options.known, options.as_they_are)
+    kept = drop_outliers(rows, options.known, options.as_they_are)
     notes += _wild(rows, kept)
     learned = learn(kept, options.known, progress, one_way=options.regime == ALL)
     found = system_of(kept, learned.at(options.regime) if isinstance(options.regime, int) else learned)
     return replace(found, input_level=level, same_row=same_row, notes=(*found.notes, *notes))
 
 
-def system_of(rows: Rows, learned: Learning) -> System:
+def system_of(rows: Rows, learned: Learning) -> IdentifiedSystem:
     """The system of rows whose inputs are departures from their level and act on the next row."""
     r, everybody = sum(rows.numbers), scope_of(rows.names)
     s, u = rows.z[:, :r], rows.z[:, r:]
-    found = owned(realised(learned.network), rows.names, s, u, slices(rows.numbers), rows.inputs)
+    found = assign_states(realised(learned.network), rows.names, s, u, slices(rows.numbers), rows.inputs)
     notes = [Caveat("model-form", everybody, learned.words)]
     products = learned.products
     if products.used < products.count:
@@ -116,7 +116,7 @@ def system_of(rows: Rows, learned: Learning) -> System:
             "running of their time (regime='all': one model of all rows)"
         )
         notes.append(Caveat(REGIME_CHANGED, scope_of(regime.units), text))
-    return System(
+    return IdentifiedSystem(
         learned.network, found.record, found.found, found.observation, found.noise, np.zeros(sum(rows.inputs)),
         (False,) * len(rows.names), tuple(notes), regimes,
     )  # fmt: skip

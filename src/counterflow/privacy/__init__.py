@@ -13,9 +13,23 @@ from counterflow.privacy.balance import Entry, Mark
 from counterflow.privacy.ledger import Ledger, ledger_path
 from counterflow.privacy.noise import Source, gaussian_release, grid_of
 from counterflow.privacy.settings import Privacy
-from counterflow.privacy.stretch import Stretch
+from counterflow.privacy.stretch import RowRange
 
 __all__ = [
-    "ANY_ROWS", "Cost", "Entry", "Ledger", "Mark", "Privacy", "Source", "Stretch", "classical_multiplier",
-    "gaussian_delta", "gaussian_epsilon", "gaussian_mu", "gaussian_release", "grid_of", "ledger_path", "total_epsilon",
+    "ANY_ROWS",
+    "Cost",
+    "Entry",
+    "Ledger",
+    "Mark",
+    "Privacy",
+    "RowRange",
+    "Source",
+    "classical_multiplier",
+    "gaussian_delta",
+    "gaussian_epsilon",
+    "gaussian_mu",
+    "gaussian_release",
+    "grid_of",
+    "ledger_path",
+    "total_epsilon",
 ]  # fmt: skip

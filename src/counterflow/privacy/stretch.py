@@ -45,13 +45,13 @@ class Placed(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Stretch:
+class RowRange:
     """Consecutive rows (T+1, D) of a unit's measurements. ``grid``: the timeline on which they begin at ``start``.
 
     Examples
     --------
     >>> y = np.arange(6.0).reshape(3, 2)
-    >>> Stretch.timed(y, "1970-01-01 00:01:00", 10.0).start, Stretch.timed(y, "", 10.0).grid
+    >>> RowRange.timed(y, "1970-01-01 00:01:00", 10.0).start, RowRange.timed(y, "", 10.0).grid
     (6, '')
     """
 
@@ -61,7 +61,7 @@ class Stretch:
     _known: dict[bytes, Tags] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def timed(cls, y: FloatArray, begins: str, dt: float | None) -> Stretch:
+    def timed(cls, y: FloatArray, begins: str, dt: float | None) -> RowRange:
         """Rows of a log that says when it begins; those of one that does not may be any."""
         try:
             when, step = datetime.fromisoformat(begins), Fraction(dt or 0).limit_denominator(_FINEST)
@@ -75,7 +75,7 @@ class Stretch:
         return cls(y, f"every {step} s from {phase} s, {zone}", int(start))
 
     @classmethod
-    def numbered(cls, y: FloatArray, start: int | None) -> Stretch:
+    def numbered(cls, y: FloatArray, start: int | None) -> RowRange:
         """Rows of which somebody says which they are; None: they may be any."""
         return cls(y) if start is None else cls(y, ROW_NUMBERS, start)
 

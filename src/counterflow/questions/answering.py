@@ -11,15 +11,15 @@ from counterflow.caveats import distinct, to_text
 from counterflow.exchange.sufficient.server import share
 from counterflow.protocol import Answer, Ask, Change, Message, Sufficient, decode, encode
 from counterflow.protocol.questions import HELD, REACTING
-from counterflow.questions.gate import refuse_doubtful, refuse_runaway, refuse_without_rows, speaking, units_passed
-from counterflow.questions.knowledge import Knowledge
 from counterflow.questions.parts import Watch, with_caveats
+from counterflow.questions.refusals import refuse_doubtful, refuse_runaway, refuse_without_rows, speaking, units_passed
 from counterflow.questions.registry import question
+from counterflow.questions.server_model import ServerModel
 
 FEEDBACK = "check-feedback-"  # codes of caveats that tell of inputs which react to measurements
 
 
-class Server(Knowledge):
+class Server(ServerModel):
     """The server's part of a fit, which answers.
 
     ``answer`` is all that a question asks of it. What it says is for the asking unit alone: its own states, and what

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
-from counterflow.questions.joint import KEPT, LARGEST, compressed
+from counterflow.questions.row_covariance import KEPT, LARGEST, compressed
 from counterflow.recurrence import linear_recurrence
 
 _SLICE = 4_000_000  # numbers that are worked on at once

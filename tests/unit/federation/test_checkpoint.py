@@ -23,7 +23,7 @@ BEGINNING = SufficientServer(SufficientConfig(("a", "b")))
 
 def snapshot() -> tuple[dict[str, Any], list[bytes]]:
     state = replace(BEGINNING, messages=MappingProxyType({"a": MESSAGE}))
-    table, pieces = checkpoint.kept(state, np.array([[np.inf, 1 / 3]]))
+    table, pieces = checkpoint.snapshot(state, np.array([[np.inf, 1 / 3]]))
     return json.loads(json.dumps(table, allow_nan=False)), pieces
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import counterflow as cf
-from counterflow.learning.augmentation import believed, completed, decays_of
-from counterflow.learning.completion import WEAK, Gaps, drawn, filled
+from counterflow.learning.augmentation import decays_of, drop_outliers, impute_records
+from counterflow.learning.block_moments import Rows, block_moments_of
+from counterflow.learning.completion import WEAK, Gaps, impute_draw, impute_mean
 from counterflow.learning.network_learning import learn
-from counterflow.learning.products import Rows, products_of
 
 SPANS = np.array([(1, 1), (2, 2), (3, 5)])
 NOISE = np.array([[0.3, 0.1], [0.1, 0.2]])
@@ -63,7 +63,7 @@ def dense(gaps, inputs, linear):
 def test_means_are_those_of_the_joint_density(problem):
     gaps, inputs, linear = problem
     mean, _ = dense(gaps, inputs, linear)
-    found = drawn(gaps, inputs, linear, SPANS, NOISE, np.zeros((T, R)), None)
+    found = impute_draw(gaps, inputs, linear, SPANS, NOISE, np.zeros((T, R)), None)
     np.testing.assert_allclose(found[gaps.open], mean, atol=1e-8)
     np.testing.assert_array_equal(found[~gaps.open], gaps.values[~gaps.open])
 
@@ -72,7 +72,8 @@ def test_draws_have_the_mean_and_the_covariance_of_the_joint_density(problem):
     gaps, inputs, linear = problem
     mean, covariance = dense(gaps, inputs, linear)
     rng = np.random.default_rng(1)
-    draws = np.array([drawn(gaps, inputs, linear, SPANS, NOISE, np.zeros((T, R)), rng)[gaps.open] for _ in range(1500)])
+    drawn = [impute_draw(gaps, inputs, linear, SPANS, NOISE, np.zeros((T, R)), rng) for _ in range(1500)]
+    draws = np.array([each[gaps.open] for each in drawn])
     size = np.sqrt(np.diag(covariance))
     assert np.abs((draws.mean(axis=0) - mean) / size).max() < 4.5 / np.sqrt(1500)
     np.testing.assert_allclose(np.cov(draws.T) / np.outer(size, size), covariance / np.outer(size, size), atol=0.15)
@@ -81,7 +82,7 @@ def test_draws_have_the_mean_and_the_covariance_of_the_joint_density(problem):
 def test_the_start_does_not_matter(problem):
     gaps, inputs, linear = problem
     one, two = (
-        drawn(gaps, inputs, linear, SPANS, NOISE, start, np.random.default_rng(3))
+        impute_draw(gaps, inputs, linear, SPANS, NOISE, start, np.random.default_rng(3))
         for start in (np.zeros((T, R)), np.full((T, R), 50.0))
     )
     np.testing.assert_allclose(one, two, atol=1e-6)
@@ -129,7 +130,7 @@ def with_gaps(rows, missing):
 
 def test_a_record_without_gaps_is_left_as_it_is():
     rows = simulated(300, 0)
-    records, decays = completed(rows)
+    records, decays = impute_records(rows)
     assert records == (rows,)
     assert decays == {}
 
@@ -137,7 +138,7 @@ def test_a_record_without_gaps_is_left_as_it_is():
 def test_draws_keep_what_was_read_and_differ_elsewhere():
     rows = simulated(400, 0)
     missing = np.random.default_rng(1).random((400, 3)) < 0.2
-    records, _ = completed(with_gaps(rows, missing))
+    records, _ = impute_records(with_gaps(rows, missing))
     assert len(records) > 1
     for record in records:
         np.testing.assert_array_equal(record.z[:, :3][~missing], rows.z[:, :3][~missing])
@@ -163,7 +164,7 @@ def test_a_channel_that_comes_seldom_is_learned(every):
     missing = np.zeros((1000, 3), bool)
     missing[np.arange(1000) % every != 0, 1] = True
     dirty = with_gaps(rows, missing)
-    _, decays = completed(dirty)
+    _, decays = impute_records(dirty)
     assert set(decays) == {1}
     assert error(dirty) < 0.02
 
@@ -182,7 +183,7 @@ def test_sums_of_a_slow_target_are_those_of_plain_loops():
     read[:, 1] = False
     read[at, 1] = True
     record = replace(rows, given=read)
-    products = products_of(record)
+    products = block_moments_of(record)
     decay = 0.8
     slow, divided = products.slowly(record, 1, decay)
     z = (rows.z - products.level) / products.scale
@@ -216,10 +217,10 @@ def test_what_is_filled_in_is_near_what_was_there():
     z = (rows.z - network.level) / network.scale
     gaps = z.copy()
     gaps[300:310, 1] = np.nan
-    found = filled(network, gaps)
+    found = impute_mean(network, gaps)
     np.testing.assert_array_equal(found[:300], z[:300])
     assert np.abs(found[300:310, 1] - z[300:310, 1]).max() < 0.5
-    one, two = (filled(network, gaps, np.random.default_rng(k))[300:310, 1] for k in (0, 1))
+    one, two = (impute_mean(network, gaps, np.random.default_rng(k))[300:310, 1] for k in (0, 1))
     assert (one != two).all()
 
 
@@ -293,8 +294,8 @@ def test_one_wild_reading_does_not_decide(at):
     z = rows.z.copy()
     z[at, 1] += 40 * z[:, 1].std()
     dirty = replace(rows, z=z)
-    kept = believed(dirty)
-    assert np.isfinite(believed(dirty, kept=rows.names).z).all()  # as they are
+    kept = drop_outliers(dirty)
+    assert np.isfinite(drop_outliers(dirty, kept=rows.names).z).all()  # as they are
     if at >= 51:  # what comes before has nothing to be foretold from
         assert np.argwhere(np.isnan(kept.z)).tolist() == [[at, 1]]
         assert error(kept) < 2 * error(rows) + 1e-3
@@ -303,7 +304,7 @@ def test_one_wild_reading_does_not_decide(at):
 def test_nothing_is_wild_in_a_clean_record():
     for seed in range(5):
         rows = simulated(600, seed)
-        assert np.isfinite(believed(rows).z).all()
+        assert np.isfinite(drop_outliers(rows).z).all()
 
 
 def test_what_is_often_far_out_is_how_the_channel_moves():
@@ -311,4 +312,4 @@ def test_what_is_often_far_out_is_how_the_channel_moves():
     z = rows.z.copy()
     hits = np.random.default_rng(0).choice(np.arange(60, 600), 40, replace=False)
     z[hits, 1] += 40 * z[:, 1].std()
-    assert np.isfinite(believed(replace(rows, z=z)).z).all()
+    assert np.isfinite(drop_outliers(replace(rows, z=z)).z).all()

@@ -9,8 +9,8 @@ from tolerances import LONG
 import counterflow as cf
 from counterflow.learning import drift
 from counterflow.learning.drift import drift_of, faded, memory_gains, ramp, slope_gain
+from counterflow.learning.regime_sums import with_slopes
 from counterflow.learning.regimes import COST, RIDGE
-from counterflow.learning.ways import with_slopes
 
 
 def by_block(x, y, blocks=20):

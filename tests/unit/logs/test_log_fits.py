@@ -11,8 +11,8 @@ from tolerances import EXACT, ITERATIVE, LONG
 
 import counterflow as cf
 from counterflow.exchange.logs.unit import Reading
+from counterflow.learning.block_moments import Rows
 from counterflow.learning.network_learning import learn
-from counterflow.learning.products import Rows
 from counterflow.protocol import Finished, Identified, Reduced, Request
 
 

@@ -11,10 +11,10 @@ from tolerances import LONG
 
 import counterflow as cf
 from counterflow.errors import UnidentifiedError
+from counterflow.learning.block_moments import Rows
 from counterflow.learning.influence import network_graph
 from counterflow.learning.known_edges import KnownEdges
 from counterflow.learning.network_learning import REPLICATES, learn
-from counterflow.learning.products import Rows
 
 NAMES = ("a", "b", "c")
 PRODUCT = (0, 1)  # of a and b, which acts on b

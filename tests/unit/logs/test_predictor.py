@@ -85,7 +85,7 @@ def test_an_input_that_is_not_known_yet_is_taken_to_stay():
     for k, t in enumerate(range(FIRST, LAST + 1)):
         window = z[t - network.memory : t].copy()
         window[-1, column] = window[-2, column]  # row t - 1 holds the input of row t
-        np.testing.assert_allclose(found[k], own_terms(fit, network.foretold(window)[None])[0], rtol=LONG, atol=LONG)
+        np.testing.assert_allclose(found[k], own_terms(fit, network.predict_row(window)[None])[0], rtol=LONG, atol=LONG)
     assert not np.allclose(found, run(fit, recording, ahead=True))
 
 
@@ -99,7 +99,7 @@ def test_a_missing_message_is_what_was_foretold():
 
     found = run(fit, recording, missing=missing)
     for t in range(FIRST, LAST + 1):
-        foretold = network.foretold(z[t - network.memory : t])
+        foretold = network.predict_row(z[t - network.memory : t])
         np.testing.assert_allclose(found[t - FIRST], own_terms(fit, foretold[None])[0], rtol=LONG, atol=LONG)
         if missing(t):
             z[t, mine] = foretold[mine]
@@ -125,5 +125,5 @@ def test_an_updated_fit_stands_after_its_last_row():
     grown = fit.update(recording.slice(FIRST, FIRST + 20)).update(recording.slice(FIRST + 20, FIRST + 40))
     network, server = grown.couplings.network, grown.about(recording.slice(0, FIRST + 40))
     z = network.standard(server.numbers, server.u)
-    wanted = own_terms(grown, network.foretold(z[-network.memory :])[None])[0]
+    wanted = own_terms(grown, network.predict_row(z[-network.memory :])[None])[0]
     np.testing.assert_allclose(grown.predictor().predicted, wanted, rtol=LONG, atol=LONG)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from tolerances import LONG
 
-from counterflow.learning import products as module
+from counterflow.learning import block_moments as module
+from counterflow.learning.block_moments import MOST_BLOCKS, BlockMoments, Rows, block_length, block_moments_of
 from counterflow.learning.network_learning import REPLICATES, block_weights
-from counterflow.learning.products import MOST_BLOCKS, Products, Rows, block_length, products_of
 
 
 def record(rows: int, seed: int = 0, drift: float = 0.0) -> Rows:
@@ -21,7 +21,7 @@ def record(rows: int, seed: int = 0, drift: float = 0.0) -> Rows:
     return Rows(("a", "b", "c"), (1, 1, 1), (1, 0, 0), z * (1 + ramp) + ramp * [1.0, -2.0, 3.0, 4.0])
 
 
-def plainly(found: Products, rows: Rows) -> tuple[list[np.ndarray], list[int]]:
+def plainly(found: BlockMoments, rows: Rows) -> tuple[list[np.ndarray], list[int]]:
     """The sums of every block, of features made row by row, and the rows."""
     z = rows.z
     standard = (z - found.level) / found.scale
@@ -43,7 +43,7 @@ def close(one: np.ndarray, two: np.ndarray) -> None:
     np.testing.assert_allclose(one, two, rtol=LONG, atol=LONG * np.abs(two).max())
 
 
-def alike(one: Products, two: Products) -> None:
+def alike(one: BlockMoments, two: BlockMoments) -> None:
     """Equal in all that is learned from."""
     assert (one.rows, one.used, one.targets, len(one.blocks)) == (two.rows, two.used, two.targets, len(two.blocks))
     assert np.array_equal(one.spans, two.spans)
@@ -61,7 +61,7 @@ def test_sums_by_block_are_sums_over_the_rows():
     read[100:104, :3] = False  # nothing at all
     read[200:210, 1] = False
     rows = replace(rows, given=read)
-    found = products_of(rows)
+    found = block_moments_of(rows)
     sums, at = plainly(found, rows)
     np.testing.assert_array_equal(found.read, read[at, :3].sum(axis=0))
     close(found.moments(), sum(sums))
@@ -93,14 +93,14 @@ def test_rows_that_come_by_and_by_give_the_sums_of_one_pass(steps):
         read[gap : gap + 3, gap % 3] = False
     read[700:703, :3] = False
     first = 600
-    found = products_of(replace(rows, z=z[:first], given=read[:first]))
+    found = block_moments_of(replace(rows, z=z[:first], given=read[:first]))
     assert found.length == 32
     k = 0
     while found.rows < len(z):
         stop = min(found.rows + steps[k % len(steps)], len(z))
         there = read[found.rows : stop, :3]
         found, k = found.absorbed(z[found.rows - found.memory : stop], there), k + 1
-    whole = products_of(replace(rows, given=read))
+    whole = block_moments_of(replace(rows, given=read))
     assert found.length == whole.length == 64
     assert not np.allclose(found.level, whole.level)
     alike(found.restandardised(), whole)
@@ -110,9 +110,9 @@ def test_rows_that_come_by_and_by_give_the_sums_of_one_pass(steps):
 def test_only_new_rows_are_read(monkeypatch):
     """However many there were before."""
     rows, read = record(4000), []
-    found = products_of(replace(rows, z=rows.z[:500]))
-    summed = Products._sum
-    monkeypatch.setattr(Products, "_sum", lambda self, z, at: read.append((len(z), len(at))) or summed(self, z, at))
+    found = block_moments_of(replace(rows, z=rows.z[:500]))
+    summed = BlockMoments._sum
+    monkeypatch.setattr(BlockMoments, "_sum", lambda self, z, at: read.append((len(z), len(at))) or summed(self, z, at))
     while found.rows < 4000:
         read.clear()
         before = found
@@ -125,7 +125,7 @@ def test_only_new_rows_are_read(monkeypatch):
 
 def test_rows_that_may_not_be_learned_from_are_left_out():
     rows = record(700)
-    found = products_of(replace(rows, z=rows.z[:600]))
+    found = block_moments_of(replace(rows, z=rows.z[:600]))
     learnable = np.random.default_rng(2).random(100) < 0.5
     some = found.absorbed(rows.z[600 - found.memory :], np.repeat(learnable[:, None], 3, axis=1))
     assert some.rows == 700
@@ -142,19 +142,19 @@ def test_a_column_that_never_moved_may_move_later():
     """It had no scale of its own; afterwards it has that of all rows, as if it had been known from the start."""
     rows = record(1200)
     rows.z[:500, 3] = 7.0
-    first = products_of(replace(rows, z=rows.z[:500]))
+    first = block_moments_of(replace(rows, z=rows.z[:500]))
     assert first.moving.tolist() == [True, True, True, False]
     later = first.absorbed(rows.z[500 - first.memory :])
     assert later.moving.tolist() == first.moving.tolist()
-    alike(later.restandardised(), products_of(rows))
+    alike(later.restandardised(), block_moments_of(rows))
     assert later.restandardised().moving.all()
 
 
 def test_of_very_long_records_stretches_stand_for_all_rows(monkeypatch):
     rows = record(2000)
-    whole = products_of(rows)
+    whole = block_moments_of(rows)
     monkeypatch.setattr(module, "MOST_WORK", 2.0 * whole.size**2 * 640)
-    some = products_of(rows)
+    some = block_moments_of(rows)
     assert some.used == np.minimum(whole.counts, 640 // len(whole.blocks)).sum() < whole.used
     np.testing.assert_allclose(some.counts, whole.counts)
     later = some.absorbed(np.vstack([rows.z[-some.memory :], rows.z[:10]]))
@@ -163,7 +163,7 @@ def test_of_very_long_records_stretches_stand_for_all_rows(monkeypatch):
 
 def test_random_weights_of_a_block_stay_while_rows_are_added():
     rows = record(900)
-    one, two = products_of(replace(rows, z=rows.z[:700])), products_of(rows)
+    one, two = block_moments_of(replace(rows, z=rows.z[:700])), block_moments_of(rows)
     assert one.length == two.length
     a, b = block_weights(one), block_weights(two)
     assert a.shape == (REPLICATES, len(one.blocks))

@@ -14,9 +14,9 @@ from counterflow.console.opening import open_model
 from counterflow.fits import log_updates
 from counterflow.identification.sparse import refined_weights
 from counterflow.learning import stream as streams
-from counterflow.learning.completion import filled
+from counterflow.learning.block_moments import BlockMoments, Rows, block_length
+from counterflow.learning.completion import impute_mean
 from counterflow.learning.network_learning import block_weights, learn, refreshed
-from counterflow.learning.products import Products, Rows, block_length
 from counterflow.learning.regression import ENOUGH
 from counterflow.report import AskCounterfactual, AskEffect, write_report
 
@@ -100,8 +100,8 @@ def test_a_thousand_updates_of_ten_rows_are_one_fit_and_none_costs_more_than_ano
     rows, read, searches, kept = 11_000, [], [], []
     recording = recorded(rows)
     fit = cf.fit(recording.slice(0, 1000)).update(recording.slice(1000, 1010))
-    summed = Products._sum
-    monkeypatch.setattr(Products, "_sum", lambda self, z, at: read.append(len(at)) or summed(self, z, at))
+    summed = BlockMoments._sum
+    monkeypatch.setattr(BlockMoments, "_sum", lambda self, z, at: read.append(len(at)) or summed(self, z, at))
     for row in range(1010, rows, 10):
         read.clear()
         fit = fit.update(recording.slice(row, row + 10))
@@ -210,7 +210,7 @@ def test_what_is_missing_is_drawn_and_no_evidence():
     before = z[530 - network.memory : 530]
     found = streams.continued(network, before, z[530:])
     np.testing.assert_allclose(found[-30:][np.isfinite(z[530:])], z[530:][np.isfinite(z[530:])], rtol=LONG)
-    mean = filled(network, (np.vstack([before, z[530:]]) - network.level) / network.scale)
+    mean = impute_mean(network, (np.vstack([before, z[530:]]) - network.level) / network.scale)
     assert np.abs((found - network.level) / network.scale - mean).max() < 5 * np.sqrt(np.diag(network.noise).max()) * 3
     assert np.isfinite(fit.effect("a", "b", [1.0], horizon=5).upper).all()
     assert np.isfinite(fit.forecast(recording.slice(0, 560), 5)["b"].mean).all()

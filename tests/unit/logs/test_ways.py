@@ -11,11 +11,11 @@ from tolerances import LONG
 
 import counterflow as cf
 from counterflow.exchange.part import sufficient_messages
+from counterflow.learning.block_moments import Rows, block_moments_of
 from counterflow.learning.changes import changes_of
 from counterflow.learning.network_learning import learn
-from counterflow.learning.products import Rows, products_of
+from counterflow.learning.regime_sums import PASSING, Regime, RegimeSums, centred, later, level_of, with_differences
 from counterflow.learning.regimes import Change
-from counterflow.learning.ways import PASSING, Regime, Ways, centred, later, level_of, with_differences
 
 NAMES = ("a", "b", "c")
 NONE = np.zeros(3)
@@ -38,7 +38,7 @@ def simulated(rows, seed, changed=None, factor=0.4):
 @cache
 def given(changed=300):
     rows = simulated(600, 1, changed)
-    return rows, products_of(rows)
+    return rows, block_moments_of(rows)
 
 
 def features(rows, products, at):
@@ -64,7 +64,7 @@ def test_chosen_features_are_those_that_are_summed():
 def test_segments_are_sums_over_their_rows_with_the_weights_of_their_blocks():
     rows, products = given()
     changes = [Change(420, (1, 2), NONE, NONE), Change(300, (1,), NONE, NONE), Change(151, (0,), NONE, NONE)]
-    ways = Ways.of(rows, products, changes)
+    ways = RegimeSums.of(rows, products, changes)
     assert [change.at for change in ways.changes] == [151, 300, 420]
     assert [ways.way_of(row) for row in (0, 150, 151, 299, 300, 599)] == [0, 0, 1, 1, 2, 3]
     assert [ways.segment(1, way) for way in range(4)] == [0, 0, 1, 2]
@@ -87,7 +87,7 @@ def test_segments_are_sums_over_their_rows_with_the_weights_of_their_blocks():
 
 def test_sums_with_differences_are_those_of_the_rows_about_their_segments_means():
     rows, products = given()
-    ways = Ways.of(rows, products, [Change(300, (1,), NONE, NONE)])
+    ways = RegimeSums.of(rows, products, [Change(300, (1,), NONE, NONE)])
     n, linear = products.features, len(products.spans) * 4
     at = products.learned_from(rows)
     F = features(rows, products, at)
@@ -118,7 +118,7 @@ def held(network, steps=60):
 @pytest.mark.parametrize("seed", range(3))
 def test_every_way_of_running_has_the_gains_of_its_time(seed):
     rows = simulated(1000, seed, 600)
-    products = products_of(rows)
+    products = block_moments_of(rows)
     found = learn(rows)
     assert [abs(change.at - 600) <= 3 for change in found.changes] == [True]
     assert found.changes[0].units == (1,)
@@ -150,7 +150,7 @@ def test_a_plant_that_changes_twice_has_three_ways_of_running():
     z = np.vstack([first.z, second.z])
     z[750:, 0] *= 1.6  # and from there on, a's sensor shows more of it
     rows = replace(first, z=z)
-    found = changes_of(rows, products_of(rows))
+    found = changes_of(rows, block_moments_of(rows))
     assert [change.at for change in found] == pytest.approx([400, 750], abs=8)
     assert found[0].units == (1,)
 
@@ -160,7 +160,7 @@ def test_a_plant_that_is_as_it_was_before_has_changed_twice(seed):
     """Either change alone divides the rows into parts that share their average."""
     first, second = simulated(1000, seed, 500, factor=2.0), simulated(1500, seed + 10)
     z = np.vstack([first.z, second.z[1000:]])
-    found = changes_of(replace(first, z=z), products_of(replace(first, z=z)))
+    found = changes_of(replace(first, z=z), block_moments_of(replace(first, z=z)))
     assert [change.at for change in found] == pytest.approx([500, 1000], abs=15)
     assert [change.units[0] for change in found] == [1, 1]
 
@@ -173,7 +173,7 @@ def test_a_curve_that_products_do_not_follow_is_no_change(seed):
     power = np.concatenate([speed[:1], speed[:-1]]) ** 3 / 1e4
     z = np.stack([power + 0.04 * power.std() * rng.standard_normal(len(power)), speed], axis=1)
     rows = Rows(("fan",), (1,), (1,), z)
-    assert changes_of(rows, products_of(rows)) == ()
+    assert changes_of(rows, block_moments_of(rows)) == ()
 
 
 # ---- through the whole product

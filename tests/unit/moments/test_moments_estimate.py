@@ -11,7 +11,7 @@ from tolerances import STANDARD_ERRORS
 import counterflow as cf
 from counterflow.exchange.moments.design import Design
 from counterflow.exchange.moments.unit import MomentUnit
-from counterflow.learning.bank import basis_of, correlations, laguerre_bank, memory_of, pole_bank, responses
+from counterflow.learning.impulse_basis import basis_of, correlations, laguerre_bank, memory_of, pole_bank, responses
 from counterflow.plant import excitation
 from counterflow.protocol import Basis, Request
 

@@ -9,10 +9,10 @@ import pytest
 from instruments import with_limits
 
 import counterflow as cf
-from counterflow.cli.privacy_plan import Task, expected_errors_of_logs
+from counterflow.cli.privacy_plan import Task, expected_errors
 from counterflow.exchange.moments.private import COUNTED, SHARES, released
 from counterflow.learning.log_moments import _scale
-from counterflow.learning.moments import shortfall
+from counterflow.learning.moments import clipping_bias
 from counterflow.plant import excitation
 from counterflow.protocol import Moments
 from counterflow.report import write_report
@@ -100,8 +100,8 @@ def test_a_share_that_is_none_is_refused(clipped):
 
 def test_the_shortfall_of_an_estimate_grows_with_what_was_clipped():
     shares = np.linspace(0.0, 1.0, 50)
-    assert (np.diff([shortfall(share) for share in shares]) >= 0).all()
-    assert np.isfinite(shortfall(1.0))
+    assert (np.diff([clipping_bias(share) for share in shares]) >= 0).all()
+    assert np.isfinite(clipping_bias(1.0))
 
 
 def test_rows_with_a_small_clip_say_so_too():
@@ -163,7 +163,7 @@ def test_the_plan_foretells_errors_from_logs():
     plant = cf.random_plant(units=["boiler", "turbine"], outputs=3, rng=2)
     inputs = excitation.white(plant, 6000, 5)
     task = Task(plant, {}, inputs, from_logs=True, memory=30)
-    (foretold,) = expected_errors_of_logs(task, [cf.Privacy(10.0, 1e-6, seed=4)])
+    (foretold,) = expected_errors(task, [cf.Privacy(10.0, 1e-6, seed=4)])
     assert foretold.error == pytest.approx(from_logs(10.0, 6000)[1], rel=0.6)
 
 

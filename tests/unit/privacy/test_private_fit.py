@@ -20,7 +20,7 @@ from counterflow.exchange.sufficient.private import (
     privatised,
 )
 from counterflow.exchange.sufficient.unit import sufficient_message
-from counterflow.learning.foresight import nothing
+from counterflow.learning.clipping import nothing
 from counterflow.privacy import Cost, gaussian_epsilon, total_epsilon
 from counterflow.protocol import Sufficient
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import counterflow as cf
-from counterflow.exchange.reaction import MEMORY, SURE, Reaction, reactions
+from counterflow.exchange.input_feedback import MEMORY, SURE, Reaction, reactions
 from counterflow.federation import Job, Policy, fit_over_sessions
 from counterflow.plant import excitation
 from counterflow.privacy import Ledger, ledger_path

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import counterflow as cf
-from counterflow.control.laws import Seen
+from counterflow.control import LawInput
 from counterflow.errors import OptionError, StorageError, UnidentifiedError, UnstableError
 from counterflow.questions.effect import AskEffect
 
@@ -56,7 +56,7 @@ class World:
             rows = slice(max(t - own.memory, 0), t + 1)
             if t >= own.memory:
                 moved = u[None, t - own.memory : t, 1]
-                u[t, 1] = own.output(Seen(moved, y[None, rows, 0], aim[None, rows], t))[0]
+                u[t, 1] = own.output(LawInput(moved, y[None, rows, 0], aim[None, rows], t))[0]
             h = self.plant.A @ h + B @ u[t] + self.w[t]
         return y, u
 
@@ -160,7 +160,7 @@ def test_from_logs_relaxation_is_the_plain_loop_over_rows(logged):
     C = found.parts["boiler"].model.C[0][: network.numbers[0]]
     moved = np.repeat(u[None, start - 1 : start + n, 1], K, axis=0)
     left = u[start : start + n, 1] - [
-        law.output(Seen(u[None, t - 1 : t, 1], y[None, t - 1 : t + 1, 0], u[None, t - 1 : t + 1, 2], t))[0]
+        law.output(LawInput(u[None, t - 1 : t, 1], y[None, t - 1 : t + 1, 0], u[None, t - 1 : t + 1, 2], t))[0]
         for t in range(start, start + n)
     ]
     gap = np.zeros((K, n + 1))  # of the reading, the row before first
@@ -171,7 +171,7 @@ def test_from_logs_relaxation_is_the_plain_loop_over_rows(logged):
         gap[:, i + 1] = change[:, network.number_slices[0]] @ C
         t = start + i
         reading = y[t - 1 : t + 1, 0] + gap[:, i : i + 2]
-        said = law.output(Seen(moved[:, i : i + 1], reading, np.repeat(u[None, t - 1 : t + 1, 2], K, axis=0), t))
+        said = law.output(LawInput(moved[:, i : i + 1], reading, np.repeat(u[None, t - 1 : t + 1, 2], K, axis=0), t))
         moved[:, i + 1] = np.clip(said + left[i], *law.limits)
         z[:, p + i, r:] = rows[t, r:]
         z[:, p + i, r + 1] += (moved[:, i + 1] - u[t, 1]) / network.scale[r + 1]
@@ -459,7 +459,7 @@ def test_refusals_of_a_loop_that_never_moved_do_not_point_at_each_other(monkeypa
     """Neither world is answered: both refusals ask for other rows, and neither for the other world."""
     _, _, _, recording, found = from_logs(cf.PID(1.2, 8.0), law_known=False)
     assert found.controllers["boiler"][0].locked
-    monkeypatch.setattr("counterflow.questions.knowledge.settles", lambda running: False)
+    monkeypatch.setattr("counterflow.questions.server_model.settles", lambda running: False)
     asked = {"add": {"boiler": {"feed": 0.8}}, "start": 500, "stop": 560}
     with pytest.raises(UnstableError) as reacting:
         found.counterfactual(recording, controllers="reacting", **asked)

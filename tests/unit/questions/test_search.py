@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from counterflow.questions.search import TRIALS, Search, within
+from counterflow.questions.restore_search import TRIALS, Search, within
 
 FREE = np.inf
 

@@ -12,7 +12,7 @@ from tolerances import EXACT
 
 import counterflow as cf
 from counterflow.protocol import Answer
-from counterflow.questions.joint import JOINT, KEPT, compressed, directions_of, noise_directions
+from counterflow.questions.row_covariance import JOINT, KEPT, compressed, directions_of, noise_directions
 from counterflow.questions.window import integral
 
 UNITS = [

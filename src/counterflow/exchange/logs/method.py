@@ -22,10 +22,10 @@ from counterflow.exchange.part import UnitPart
 from counterflow.exchange.sensors import kept_as_they_are, readings
 from counterflow.exchange.sufficient.method import OneExchange, absurd_readings, labels_of
 from counterflow.exchange.task import Task, UnitData
+from counterflow.learning.block_moments import LEAST_ROWS
 from counterflow.learning.identifiability import Labels, diagnose
 from counterflow.learning.network import Network
-from counterflow.learning.products import LEAST_ROWS
-from counterflow.learning.system import System, SystemOptions
+from counterflow.learning.system import IdentifiedSystem, SystemOptions
 from counterflow.plant import OperatingPoint
 
 WEAK = 0.1  # share of a channel's variance that its unit's numbers carry, below which answers about it are doubtful
@@ -93,7 +93,7 @@ class LogMethod(OneExchange):
     charges = charge = checked_release = privacy_report = _no_privacy
 
 
-def learned_system(labels: Labels, system: System) -> tuple[Couplings, Status, tuple[Caveat, ...]]:
+def learned_system(labels: Labels, system: IdentifiedSystem) -> tuple[Couplings, Status, tuple[Caveat, ...]]:
     """What the server knows of a system from logs, how it was learned, and what answers must be read with."""
     everyone = range(len(system.record.names))
     doubts = diagnose(system.record, [everyone for _ in everyone], labels, LEAST_ROWS // 2)

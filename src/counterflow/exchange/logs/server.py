@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from counterflow.exchange.sufficient.server import OneMessage, collected
-from counterflow.learning.system import System, SystemOptions, identify
+from counterflow.learning.system import IdentifiedSystem, SystemOptions, identify
 from counterflow.protocol import Finished, Identified, Message, Reduced
 
 
@@ -26,7 +26,7 @@ class LogServer(OneMessage):
 
     config: LogConfig
     messages: MappingProxyType[str, Reduced] = field(default_factory=lambda: MappingProxyType({}))
-    system: System | None = None
+    system: IdentifiedSystem | None = None
     round: int = 0
     finished: bool = False
     record: None = None  # there are no losses by the round
@@ -45,7 +45,7 @@ class LogServer(OneMessage):
         return state, (*answers, *closing)
 
 
-def _own_blocks(system: System, m: int) -> Identified:
+def _own_blocks(system: IdentifiedSystem, m: int) -> Identified:
     record, found = system.record, system.found
     states, inputs = record.state_slices[m], record.input_slices[m]
     numbers = system.network.number_slices[m]

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray, block_diagonal
 from counterflow.errors import ModelError
-from counterflow.learning.bank import banks_for, basis_of, memory_of, responses
-from counterflow.learning.foresight import DRAWS, SETTLES, Foreseen, joint_responses, own_response
+from counterflow.learning.clipping import DRAWS, SETTLES, ClippingRegion, joint_responses, own_response
+from counterflow.learning.impulse_basis import basis_of, impulse_bases_for, memory_of, responses
 from counterflow.learning.known_edges import KnownEdges
 from counterflow.learning.layout import Layout
 from counterflow.learning.likelihood import SharedRecord
@@ -100,7 +100,7 @@ class Design:
         blocks = [outline.A for outline in self.outlines]
         out = []
         for m, outline in enumerate(self.outlines):
-            banks = banks_for(m, blocks, self.parameters.causes[m], self.memory)
+            banks = impulse_bases_for(m, blocks, self.parameters.causes[m], self.memory)
             signals = [responses(self.outlines[n].inputs, bank) for n, bank in banks.items()]
             whole = np.hstack(signals) if signals else np.zeros((len(self.u), 0))
             out.append(_affordable(basis_of(whole, outline.there & settled), outline.there & settled))
@@ -140,7 +140,7 @@ class Design:
             prior = weak_prior(self.shared, "couplings", self.known)
         return estimated(self.record(moments), self.parameters, prior)
 
-    def foreseen(self, found: MomentEstimate | None) -> list[Foreseen]:
+    def foreseen(self, found: MomentEstimate | None) -> list[ClippingRegion]:
         """What each unit's numbers will be, from the models alone or with the couplings of the round before."""
         if found is None:
             return [own_response(o.A, o.B, o.Q, o.observation, o.inputs) for o in self.outlines]

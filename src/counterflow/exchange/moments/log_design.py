@@ -10,11 +10,11 @@ import numpy as np
 
 from counterflow.arrays import FloatArray, block_diagonal
 from counterflow.errors import DataError
-from counterflow.learning.foresight import Foreseen, nothing
+from counterflow.learning.clipping import ClippingRegion, nothing
 from counterflow.learning.layout import Layout
 from counterflow.learning.likelihood import SharedRecord
 from counterflow.learning.log_moments import (
-    Bank,
+    ImpulseBasis,
     LogBasis,
     LogEstimate,
     LogMoments,
@@ -23,7 +23,7 @@ from counterflow.learning.log_moments import (
     packed_covariance,
     system_of,
 )
-from counterflow.learning.moments import blunted, shortfall
+from counterflow.learning.moments import clipping_bias, clipping_se_factor
 from counterflow.learning.parameters import Parameters
 from counterflow.learning.uncertainty import Uncertainty
 from counterflow.protocol import Moments, Outline
@@ -46,7 +46,7 @@ class LogFound:
     converged: bool = True
 
     @classmethod
-    def of(cls, windows: tuple[tuple[LogMoments, ...], ...], bank: Bank) -> LogFound:
+    def of(cls, windows: tuple[tuple[LogMoments, ...], ...], bank: ImpulseBasis) -> LogFound:
         return cls(tuple(fitted(own, bank) for own in windows), windows)
 
 
@@ -85,12 +85,12 @@ class LogDesign:
         return np.where(size > 1e-9 * np.abs(self.level) + 1e-300, size, 1.0)
 
     @cached_property
-    def bank(self) -> Bank:
+    def bank(self) -> ImpulseBasis:
         if self.before is not None:
             return self.before.bank
         rows, inputs = self.inputs.shape
         memory = self.memory or int(min(max(rows // SHARE, SHORTEST), LONGEST))
-        return Bank.of(memory, rows // (ROWS_A_SIGNAL * max(inputs, 1)))
+        return ImpulseBasis.of(memory, rows // (ROWS_A_SIGNAL * max(inputs, 1)))
 
     @cached_property
     def log_bases(self) -> tuple[LogBasis, ...]:
@@ -145,9 +145,9 @@ class LogDesign:
                 windows = (*windows[:-1], replace(windows[-1], centre=centred.estimates[m].weights))
             told.append(windows)
             least = min(w.clipped for w in windows)
-            covariance = each.covariance * blunted(least) ** 2
+            covariance = each.covariance * clipping_se_factor(least) ** 2
             for share, w in zip(each.shares, windows, strict=True):
-                away = (share * shortfall(w.clipped) * (each.weights - w.centre)).ravel()
+                away = (share * clipping_bias(w.clipped) * (each.weights - w.centre)).ravel()
                 covariance = covariance + np.outer(away, away)
             if least > MOSTLY:
                 covariance = covariance + np.eye(len(covariance)) / self.bank.size
@@ -166,7 +166,7 @@ class LogDesign:
                     out.append((effect, cause))
         return out
 
-    def foreseen(self, found: LogFound | None) -> list[Foreseen]:
+    def foreseen(self, found: LogFound | None) -> list[ClippingRegion]:
         """What each unit's numbers will be: nothing at first, then what the round before has told."""
         rows = len(self.inputs)
         if found is None:
@@ -177,7 +177,7 @@ class LogDesign:
             size = np.sqrt(np.maximum(np.diag(estimate.noise), 0.0))
             top = float(size.max(initial=0.0))
             W = np.diag(1 / np.maximum(size, FLATTEST * top)) if top > 0 else np.eye(len(size))
-            out.append(Foreseen(estimate.level + signals @ estimate.weights.T, W))
+            out.append(ClippingRegion(estimate.level + signals @ estimate.weights.T, W))
         return out
 
     # ---- what is left when the exchange is over

@@ -12,6 +12,7 @@ from counterflow.arrays import FloatArray, frozen
 from counterflow.caveats import Caveat, scope_of
 from counterflow.errors import OptionError, PrivacyError
 from counterflow.exchange.estimators import KalmanEstimator
+from counterflow.exchange.input_feedback import reaction_of
 from counterflow.exchange.method import Progress, ServerState, UnitState
 from counterflow.exchange.moments.log_unit import MomentLogUnit
 from counterflow.exchange.moments.method import MomentExchange, moments_report, shown
@@ -22,7 +23,6 @@ from counterflow.exchange.options import by_unit
 from counterflow.exchange.outcome import Couplings, Learned, Status
 from counterflow.exchange.part import UnitPart
 from counterflow.exchange.privacy import PrivacyReport, Spending, clipping_caveats
-from counterflow.exchange.reaction import reaction_of
 from counterflow.exchange.sensors import readings
 from counterflow.exchange.sufficient.method import labels_of, left_out_caveats
 from counterflow.exchange.task import Task, UnitData

@@ -11,6 +11,7 @@ import numpy as np
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
 from counterflow.errors import DataError, OptionError, PrivacyError
+from counterflow.exchange.input_feedback import reaction_of
 from counterflow.exchange.method import Charge, Progress, ServerState, UnitState
 from counterflow.exchange.moments.design import Design
 from counterflow.exchange.moments.options import MomentOptions
@@ -27,14 +28,13 @@ from counterflow.exchange.moments.unit import MomentUnit
 from counterflow.exchange.outcome import Couplings, Learned, Status
 from counterflow.exchange.part import UnitPart, given_part
 from counterflow.exchange.privacy import PrivacyReport, Spending, clipping_caveats, not_private, require_noise
-from counterflow.exchange.reaction import reaction_of
 from counterflow.exchange.sensors import readings, refuse_private
 from counterflow.exchange.sufficient.method import OneExchange, labels_of, message_caveats
 from counterflow.exchange.sufficient.private import MODELS_EXCLUDED
 from counterflow.exchange.task import Task, UnitData
 from counterflow.learning.identifiability import diagnose
 from counterflow.learning.information import positions
-from counterflow.learning.moments import MomentEstimate, blunted, shortfall
+from counterflow.learning.moments import MomentEstimate, clipping_bias, clipping_se_factor
 from counterflow.learning.optimiser import Estimated
 from counterflow.learning.prior import faint_among
 from counterflow.learning.uncertainty import Uncertainty
@@ -221,9 +221,9 @@ def clipping_of(
     for name, own in zip(design.layout.names, design.layout.state_slices, strict=True):
         share = moments[name].clipped if name in moments else 0.0
         away = np.zeros_like(there)
-        away[own] = shortfall(share) * (there - before)[own]
+        away[own] = clipping_bias(share) * (there - before)[own]
         short.append(design.parameters.pack(away))
-        blunt[(rows >= own.start) & (rows < own.stop)] = blunted(share)
+        blunt[(rows >= own.start) & (rows < own.stop)] = clipping_se_factor(share)
         caveats += clipping_caveats(name, share, widened=True)
     covariance = found.covariance * np.outer(blunt, blunt) + sum(np.outer(each, each) for each in short)
     return covariance, tuple(caveats)

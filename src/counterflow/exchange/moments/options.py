@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from counterflow.errors import OptionError
+from counterflow.exchange.input_feedback import REACTING
 from counterflow.exchange.options import choice, count, known_names, number, truth
-from counterflow.exchange.reaction import REACTING
 from counterflow.exchange.sensors import check_option
 from counterflow.learning.known_edges import KnownEdges
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import PrivacyError
-from counterflow.exchange.reaction import UNSEEN
+from counterflow.exchange.input_feedback import UNSEEN
 from counterflow.exchange.sufficient.private import STEPS, SURELY, PrivateRelease, clipped_rows, private_radius
 from counterflow.privacy import Cost, Privacy, gaussian_release, grid_of
 

@@ -12,11 +12,11 @@ import numpy as np
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
 from counterflow.errors import OptionError
+from counterflow.exchange.input_feedback import reaction_of
 from counterflow.exchange.method import Charge, Progress, ServerState, UnitState
 from counterflow.exchange.outcome import Couplings, Learned, Status
 from counterflow.exchange.part import UnitPart, given_part
 from counterflow.exchange.privacy import PrivacyReport, Spending, clipping_caveats, not_private, require_noise
-from counterflow.exchange.reaction import reaction_of
 from counterflow.exchange.sensors import readings, refuse_private
 from counterflow.exchange.sufficient.options import LikelihoodOptions
 from counterflow.exchange.sufficient.private import (

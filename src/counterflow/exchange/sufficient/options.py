@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from counterflow.exchange.input_feedback import REACTING
 from counterflow.exchange.options import choice, count, known_names, number, truth
-from counterflow.exchange.reaction import REACTING
 from counterflow.exchange.sensors import check_option
 from counterflow.learning.known_edges import KnownEdges
 

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import PrivacyError
-from counterflow.exchange.reaction import UNSEEN
-from counterflow.learning.foresight import Foreseen, nothing, own_response
+from counterflow.exchange.input_feedback import UNSEEN
+from counterflow.learning.clipping import ClippingRegion, nothing, own_response
 from counterflow.plant import LocalModel
 from counterflow.privacy import Cost, Privacy, gaussian_release, grid_of
 from counterflow.protocol import Sufficient
@@ -68,7 +68,7 @@ def needed_noise(privacy: Privacy, release: PrivateRelease, rows: int, states: i
     return 2 * release.clip * math.sqrt(privacy.window) / mu
 
 
-def foreseen(model: LocalModel, observation: FloatArray, u: FloatArray) -> Foreseen:
+def foreseen(model: LocalModel, observation: FloatArray, u: FloatArray) -> ClippingRegion:
     """In which rows are clipped: around the response of the unit's own model to its own inputs."""
     return own_response(model.A, model.B, model.Q, observation, u)
 

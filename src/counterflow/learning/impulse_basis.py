@@ -1,0 +1,168 @@
+"""What inputs can do to a unit: banks of impulse responses, the signals that they make, and a basis of these.
+
+A measurement that answers to inputs is, but for noise, a sum of signals x[t] = Σ_k g[k] u[t-1-k]. A bank is a handful
+of impulse responses g, one a column (L, d): those with the poles of two units' own models, or Laguerre functions where
+nobody knows poles. The basis Φ (T+1, K) of all these signals is orthonormal but for rows that are held back: no row
+may reach further than a cap that is chosen by looking at Φ alone. So it says nothing of measurements, and one
+measurement has a small part in each projection Φᵀs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterflow.arrays import FloatArray
+from counterflow.recurrence import linear_recurrence
+
+FORGOTTEN = 1e-6  # share of an impulse response that may be left when it is cut off
+SHORTEST, LONGEST = 200, 4000  # rows that impulse responses are followed
+SAME = 1e-6  # singular value, relative to the largest, below which signals are one
+CAPS = (1.0, 0.995, 0.98, 0.95, 0.9, 0.8, 0.7, 0.5)  # quantiles of the rows' reach that are tried as caps
+
+
+def memory_of(radius: float, rows: int) -> int:
+    """How many rows impulse responses of this spectral radius are followed, in a record of so many rows.
+
+    Examples
+    --------
+    >>> memory_of(0.5, 10_000), memory_of(0.99, 10_000), memory_of(0.99, 800)
+    (200, 1375, 400)
+    """
+    needed = math.log(FORGOTTEN) / math.log(radius) if 0 < radius < 1 else 1.0
+    return int(max(2, min(max(math.ceil(needed), SHORTEST), LONGEST, rows // 2)))
+
+
+def pole_bank(effect: FloatArray, cause: FloatArray, memory: int) -> FloatArray:
+    """Impulse responses (memory, P_m + P_n) that span all with the poles of A_mm (``effect``) and A_nn (``cause``).
+
+    That is what unit n's inputs do to unit m directly and by way of n's own states, to first order in the couplings.
+
+    Examples
+    --------
+    >>> bank = pole_bank(np.array([[0.5]]), np.array([[0.8]]), 30)
+    >>> k = np.arange(30.0)
+    >>> direct, indirect = 0.5**k, (0.8**k - 0.5**k) / 0.3
+    >>> gap = np.stack([direct, indirect], axis=1)
+    >>> bool(np.abs(gap - bank @ np.linalg.lstsq(bank, gap, rcond=None)[0]).max() < 1e-12)
+    True
+    """
+    p, q = len(effect), len(cause)
+    rng = np.random.default_rng(0)  # any vector that leaves no pole out will do
+    F = np.zeros((p + q, p + q))
+    F[:p, :p], F[p:, p:], F[:p, p:] = effect, cause, rng.normal(size=(p, q))
+    start = rng.normal(size=p + q)
+    first = start[None]
+    return np.vstack([first, linear_recurrence(F, np.zeros((memory - 1, p + q)), start)])
+
+
+def laguerre_bank(pole: float, count: int, memory: int) -> FloatArray:
+    """The first ``count`` Laguerre functions (memory, count): orthonormal, all with one pole; lags if it is zero.
+
+    Examples
+    --------
+    >>> bank = laguerre_bank(0.7, 4, 300)
+    >>> np.round(bank.T @ bank, 9).tolist() == np.eye(4).tolist()
+    True
+    >>> laguerre_bank(0.0, 3, 5)[:, 2].tolist()
+    [0.0, 0.0, 1.0, 0.0, 0.0]
+    """
+    F, b, C = laguerre_system(pole, count)
+    states = np.vstack([b[None], linear_recurrence(F, np.zeros((memory - 1, count)), b)])
+    return np.asarray(states @ C.T)
+
+
+def laguerre_system(pole: float, count: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """(F, b, C) of the Laguerre functions: x[k+1] = F x[k] + b u[k], column j of the bank is what C[j] reads of x.
+
+    Each function is the one before it through one more all-pass; C is the identity.
+    """
+    F, b = np.zeros((count, count)), np.zeros(count)
+    gain = math.sqrt(1 - pole * pole)
+    for j in range(count):
+        F[j, j] = pole
+        for i in range(j):
+            F[j, i] = (1 - pole * pole) * (-pole) ** (j - i - 1)
+        b[j] = gain * (-pole) ** j
+    return F, b, np.eye(count)
+
+
+def responses(u: FloatArray, bank: FloatArray) -> FloatArray:
+    """Signals (T+1, U d): what each impulse response of a bank (L, d) makes of each input (T+1, U); row 0 is zero.
+
+    Examples
+    --------
+    >>> responses(np.array([[1.0], [0.0], [2.0], [0.0]]), np.array([[1.0], [0.5]])).ravel().round(12).tolist()
+    [0.0, 1.0, 0.5, 2.0]
+    """
+    rows, inputs = u.shape
+    bank = bank[: rows - 1]
+    size = _fast(rows + len(bank))
+    heard = np.fft.rfft(u, size, axis=0)
+    made = np.fft.rfft(bank, size, axis=0)
+    out = np.zeros((rows, inputs, bank.shape[1]))
+    for j in range(inputs):  # one input at a time: memory is that of its own signals
+        out[1:, j] = np.fft.irfft(heard[:, j, None] * made, size, axis=0)[: rows - 1]
+    return out.reshape(rows, -1)
+
+
+def basis_of(signals: FloatArray, there: NDArray[np.bool_]) -> FloatArray:
+    """A basis (T+1, K) of signals (T+1, n) over the rows that are ``there``; zero in the others.
+
+    Orthonormal but for the cap: rows that reach further than it are shortened. The cap is the one that leaves least of
+    the noise that it asks for: of variance cap² on Φ̃ᵀs, so cap² tr (Φ̃ᵀΦ)⁻² on the coefficients.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> basis = basis_of(rng.normal(size=(4000, 3)), np.arange(4000) >= 10)
+    >>> bool(np.linalg.norm(basis, axis=1).max() < 2 * np.sqrt(3 / 4000)), bool((basis[:10] == 0).all())
+    (True, True)
+    """
+    known = np.where(there[:, None], signals, 0.0)
+    size = np.linalg.norm(known, axis=0)
+    moving = size > SAME * size.max(initial=0.0)
+    if not moving.any() or not there.any():
+        return np.zeros((len(signals), 0))
+    left, values, _ = np.linalg.svd(known[:, moving] / size[moving], full_matrices=False)
+    basis = np.where(there[:, None], left[:, values > SAME * values[0]], 0.0)  # rounding leaves traces elsewhere
+    reach = np.linalg.norm(basis, axis=1)
+    best, least = basis, math.inf
+    for quantile in CAPS:
+        cap = float(np.quantile(reach[there], quantile))
+        if cap <= 0:
+            continue
+        shortened = basis * np.minimum(1.0, cap / np.maximum(reach, 1e-300))[:, None]
+        gain = np.linalg.svd(shortened.T @ basis, compute_uv=False)
+        noise = cap**2 * float((1 / np.maximum(gain, 1e-12) ** 2).sum())
+        if noise < least:
+            best, least = shortened, noise
+    return best
+
+
+def correlations(left: FloatArray, right: FloatArray, lags: int) -> FloatArray:
+    """Σ_t left[t] right[t-l]ᵀ for l = 0..lags-1, (lags, p, q).
+
+    Examples
+    --------
+    >>> correlations(np.array([[1.0], [2.0], [3.0]]), np.array([[1.0], [0.0], [2.0]]), 3).ravel().tolist()
+    [7.0, 2.0, 3.0]
+    """
+    out = np.zeros((lags, left.shape[1], right.shape[1]))
+    for lag in range(min(lags, len(left))):
+        out[lag] = left[lag:].T @ right[: len(right) - lag]
+    return out
+
+
+def impulse_bases_for(
+    effect: int, A: Sequence[FloatArray], causes: Sequence[int], memory: int
+) -> Mapping[int, FloatArray]:
+    """The bank through which each of ``causes`` may act on a unit, of all units' own matrices A_mm."""
+    return {n: pole_bank(A[effect], A[n], memory) for n in causes if n != effect}
+
+
+def _fast(size: int) -> int:
+    return 1 << (size - 1).bit_length()
