@@ -58,6 +58,15 @@ def test_extremes_are_as_they_must_be(computed: Outcome) -> None:
     assert computed.number("centralized/B") == pytest.approx(computed.number("sufficient/B"), rel=1e-9)
 
 
+def test_every_method_has_its_cost(computed: Outcome) -> None:
+    rounds = dict.fromkeys(("steps", "lagrangian", "hybrid"), 5.0)  # as many as were asked for
+    rounds |= {"local": 0.0, "oracle": 0.0, "granger": 1.0, "sufficient": 1.0, "centralized": 1.0}
+    assert {method: computed.number(f"{method}/rounds") for method in rounds} == rounds
+    assert {m for m in METHODS if computed.number(f"{m}/bytes") == 0} == {"local", "oracle"}
+    known = {m for m in METHODS if np.isfinite(computed.number(f"{m}/covered"))}
+    assert known == {"granger", "sufficient", "centralized"}, "the others have no standard errors"
+
+
 def test_conditions_change_what_they_say() -> None:
     plain = cf.random_plant(rng=3)
     blocks = {kind: conditions.plant_of(kind, 3) for kind in ("only A", "only B", "weak", "strong", "slow", "")}

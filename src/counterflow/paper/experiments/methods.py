@@ -163,16 +163,6 @@ def granger(states: FloatArray, inputs: FloatArray) -> tuple[FloatArray, FloatAr
     """Classical Granger causality with inputs: least squares of x[t] on x[t-1], u[t-1] and a constant.
 
     From states (T+1, P) and inputs (T+1, U) to A (P, P), B (P, U) and their ordinary standard errors.
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> x, u = np.zeros((500, 1)), rng.standard_normal((500, 1))
-    >>> for t in range(1, 500):
-    ...     x[t] = 0.5 * x[t - 1] + 2.0 * u[t - 1]
-    >>> A, B, _, _ = granger(x, u)
-    >>> A.round(6).tolist(), B.round(6).tolist()
-    ([[0.5]], [[2.0]])
     """
     X = np.hstack([states[:-1], inputs[:-1], np.ones((len(states) - 1, 1))])
     Y = states[1:]

@@ -102,13 +102,7 @@ def phases(outcome: Outcome, model: str, name: str) -> tuple[float, float, float
 
 
 def recovered(phase: FloatArray) -> FloatArray:
-    """The share of the rise at the shift that is undone in the last quarter, of every run (rows: before, soon, late).
-
-    Examples
-    --------
-    >>> recovered(np.array([[1.0, 5.0, 2.0], [1.0, 3.0, 4.0]])).tolist()
-    [0.75, -0.5]
-    """
+    """The share of the rise at the shift that is undone in the last quarter, by run (rows: before, soon, late)."""
     before, soon, late = phase.T
     return np.asarray((soon - late) / (soon - before))
 
