@@ -206,6 +206,15 @@ class Answer(ABC):
         """What a picture shows of a channel; ``before``: the channel's name, where there are several."""
         return []
 
+    def parts(self, k: int) -> list[tuple[str, str, float]]:
+        """What a channel's value is the sum of on average, largest first: name, in words, and how much."""
+        return []
+
+    @property
+    def rows(self) -> Answer:
+        """The answer whose rows are drawn: itself, or of what leads somewhere the way there."""
+        return self
+
     def title(self) -> str:
         """Of a picture."""
         return str(self.about.request.asker)

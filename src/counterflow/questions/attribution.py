@@ -268,12 +268,16 @@ class Attribution(answer.Answer):
     def lines(self, k: int, colour: str, before: str = "") -> list[Line]:
         from counterflow.questions.plots import COLOURS, Line
 
-        ranked = enumerate(self.ranked(self.channels[k]))
-        shares = [
-            Line(name, self.shares[name][:, k], look={"color": COLOURS[place % len(COLOURS)], "linewidth": 1.2})
-            for place, (name, _) in ranked
-        ]
-        return [*shares, Line("departure", self.departure[:, k], look={"color": "black", "linestyle": ":"})]
+        shares, names = [], list(self.shares)
+        for place, (name, _) in enumerate(self.ranked(self.channels[k])):
+            look = {"color": COLOURS[place % len(COLOURS)], "linewidth": 1.2}
+            role = "rest" if name in LABELS else "part"
+            shares.append(Line(name, self.shares[name][:, k], look=look, role=role, number=names.index(name)))
+        whole = {"color": "black", "linestyle": ":"}
+        return [*shares, Line("departure", self.departure[:, k], look=whole, role="whole")]
+
+    def parts(self, k: int) -> list[tuple[str, str, float]]:
+        return [(name, share_label(self.unit, name), value) for name, value in self.ranked(self.channels[k])]
 
 
 def _by_size(means: Mapping[str, FloatArray], k: int) -> list[tuple[str, float]]:

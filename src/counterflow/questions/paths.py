@@ -163,6 +163,9 @@ class Paths(AfterChange):
     def lines(self, k: int, colour: str, before: str = "") -> list[Line]:
         from counterflow.questions.plots import COLOURS, Line
 
-        whole = Line("whole effect", self.total[:, k], look={"color": "black", "linestyle": ":"})
-        ways = enumerate(self.ways.items())
-        return [whole, *(Line(way, rows[:, k], look={"color": COLOURS[n % len(COLOURS)]}) for n, (way, rows) in ways)]
+        whole = Line("whole effect", self.total[:, k], look={"color": "black", "linestyle": ":"}, role="whole")
+        ways = [
+            Line(way, rows[:, k], look={"color": COLOURS[n % len(COLOURS)]}, role="part", number=n)
+            for n, (way, rows) in enumerate(self.ways.items())
+        ]
+        return [whole, *ways]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -326,6 +327,22 @@ class Restoration(Answer):
         )  # fmt: skip
         return ask_server(request, self.about.plant, self.about.server, self.part)  # type: ignore[no-any-return]
 
+    @cached_property
+    def rows(self) -> Effect:
+        """The way there."""
+        return self.way()
+
+    def expected(self) -> str:
+        """ "power +0.5 MW (95 %: +0.4 to +0.6)": what to expect at the horizon, with intervals."""
+        way, told = self.rows, []
+        for output in [each for each, _, _ in self.ends()]:
+            k = self.about.output(output.name)
+            lower, upper = (None if end is None else float(end[-1, k]) for end in way.bounds)
+            size, interval = wording.measured(float(way.mean[-1, k]), lower, upper, output.unit, sign=True)
+            level = f" ({wording.percent(way.level)}: {interval})" if interval and way.level is not None else ""
+            told.append(f"{output.name} {size}{level}")
+        return wording.listed(told)
+
     def _plain_change(self) -> dict[str, dict[str, float]]:
         return {cause: dict(channels) for cause, channels in self.change.items()}
 
@@ -362,12 +379,11 @@ class Restoration(Answer):
 
     def view(self, drawn: Sequence[str], around: Surroundings) -> dict[str, Any]:
         """Of the channels that are to move, whatever is asked for."""
-        way = self.way()
         return {
             **self.labels(),
             "change": self.to_frame().to_dicts(),
             "channels": [{**named(output), "target": aim, "reached": end} for output, aim, end in self.ends()],
-            "drawn": [way.course_json(self.about.output(name), around) for name in self.channels],
+            "drawn": [self.rows.course_json(self.about.output(name), around) for name in self.channels],
         }
 
     def to_frame(self) -> polars.DataFrame:
@@ -379,4 +395,4 @@ class Restoration(Answer):
 
     def plot(self, channels: Sequence[str] = ()) -> Figure:
         """A matplotlib Figure of the way there; see ``way``."""
-        return self.way().plot(channels or self.channels)
+        return self.rows.plot(channels or self.channels)

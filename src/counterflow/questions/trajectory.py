@@ -114,7 +114,7 @@ class Trajectory(Answer):
         out = [Line.banded(f"{before}{self.answered}", (self.mean, self.lower, self.upper), colour, k)]
         if np.isfinite(self.factual[:, k]).any():
             look = {"color": colour, "linewidth": 1.0, "linestyle": ":"}
-            out.insert(0, Line(f"{before}measured", self.factual[:, k], look=look))
+            out.insert(0, Line(f"{before}measured", self.factual[:, k], look=look, role="measured"))
         return out
 
 

@@ -14,6 +14,7 @@ from counterflow.checks import check
 from counterflow.errors import OptionError, UnidentifiedError, UnstableError
 from counterflow.exchange.sensors import what
 from counterflow.identification.sensors import judged
+from counterflow.questions.counterfactual import Counterfactual
 from counterflow.questions.question import Request
 from counterflow.questions.registry import QUESTIONS
 from counterflow.report.content import (
@@ -23,9 +24,9 @@ from counterflow.report.content import (
     Refusal,
     Report,
     Section,
+    Told,
     Training,
     WhatIf,
-    World,
     assumptions,
     moments_shared,
     plain,
@@ -197,16 +198,16 @@ def tell(
             answers = [replace(told.answers[0], label=label_of(fit), short=label_of(fit))]
             answers += [Answer.of(label, each.ask(request), each.method) for label, each in (others or {}).items()]
             return replace(told, answers=tuple(answers))
-        if isinstance(told, World):
-            return replace(told, changed=_changed(recording, told))
+        if isinstance(told, Told) and isinstance(reply, Counterfactual):
+            return replace(told, changed=_changed(recording, reply))
     except (UnidentifiedError, UnstableError) as error:
         return Refusal(words, str(error))
     return told
 
 
-def _changed(recording: Recording, world: World) -> tuple[int, int] | None:
+def _changed(recording: Recording, world: Counterfactual) -> tuple[int, int] | None:
     """Rows [first, last) in which inputs differ from the recorded ones."""
-    asked, start, stop = world.trajectory.about.request, world.trajectory.first, world.trajectory.stop
+    asked, start, stop = world.about.request, world.first, world.stop
     moved = np.zeros(stop - start, bool)
     for name, given in (asked.do or {}).items():
         factual, names = recording[name].u[start:stop], recording[name].unit.input_names

@@ -15,7 +15,6 @@ from counterflow.arrays import FloatArray
 from counterflow.caveats import CHOICE, Caveat, weighing
 from counterflow.errors import DataError
 from counterflow.questions.answer import Answer as Reply
-from counterflow.questions.attribution import Attribution, share_label
 from counterflow.questions.counterfactual import Counterfactual
 from counterflow.questions.effect import Effect
 from counterflow.questions.restoration import Restoration
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from counterflow.plant import Channel, Unit
 
 
-S = TypeVar("S", bound="Section")
+A = TypeVar("A", bound=Reply)
 MOST_PAIRS = 12  # that a sentence can hold
 
 
@@ -278,13 +277,14 @@ class WhatIf(Headed):
 
 
 @dataclass(frozen=True)
-class World(Headed):
-    """What would have happened: measured and counterfactual values of one unit in a window of a recording.
+class Told(Headed):
+    """An answer, told of one channel above all.
 
     ``truth`` (rows, channels), where a simulation knows it; ``changed`` are the rows [start, stop) whose inputs differ.
     """
 
-    trajectory: Counterfactual
+    question: str
+    answer: Reply
     channels: tuple[Channel, ...]
     headline: str
     clock: Clock = field(default_factory=Clock)
@@ -293,121 +293,59 @@ class World(Headed):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _refuse_other_shape(self.question, self.truth, self.trajectory)
+        if self.answer.kind == "attribution" and not np.isfinite(self.answer.course).any():
+            unit, when = self.answer.about.request.asker, self.answer.window().when
+            raise DataError(f"report: nothing was measured of {unit!r} {when}")
+        if self.truth is not None and self.truth.shape != self.answer.rows.course.shape:
+            raise DataError(f"report: the truth of {self.question!r} has shape {self.truth.shape}")
+
+    @property
+    def kind(self) -> str:
+        return self.answer.kind
 
     @property
     def caveats(self) -> Sequence[str | Caveat]:
-        return self.trajectory.caveats
+        return tuple(dict.fromkeys([*self.answer.caveats, *self.answer.rows.caveats]))
+
+    @property
+    def drawn(self) -> list[int]:
+        """The channels that are drawn large: the headline's, or those that are to move."""
+        if isinstance(self.answer, Restoration):
+            return [self.answer.about.output(name) for name in self.answer.channels]
+        return [self.headline_index] if self.answer.about.request.windowed else []
+
+    def aims(self, k: int) -> list[float]:
+        """Where a channel should go."""
+        ends = self.answer.ends() if isinstance(self.answer, Restoration) else []
+        return [aim for output, aim, _ in ends if output.name == self.channels[k].name]
+
+    @property
+    def others(self) -> list[int] | None:
+        """Those that are drawn small; None: there is no such part."""
+        if self.answer.drawn == 1 or not self.answer.about.request.windowed:
+            return None
+        return [k for k in range(len(self.channels)) if k not in self.drawn]
 
     def sentence(self) -> str:
-        """The answer in words, for the headline channel, where the two worlds differ most."""
-        found, at = self.trajectory, self.headline_index
+        """The answer in words, for the headline channel, and where it is known the truth."""
+        found, at = self.answer, self.headline_index
+        if isinstance(found, Restoration):
+            text = f"{found.sentence()} Expected then: {found.expected()}."
+            return text if self.truth is None else f"{text} In truth: {wording.listed(self._true_ends(self.truth))}."
         text = found.sentence(self.headline)
+        if self.truth is None or not isinstance(found, Counterfactual):
+            return text
         gap = np.abs(found.mean[:, at] - found.factual[:, at])
-        if self.truth is None or not np.isfinite(gap).any():
+        if not np.isfinite(gap).any():
             return text
         row, unit = int(np.nanargmax(gap)), self.channels[at].unit
         values = (v[row, at] for v in (found.factual, found.mean, self.truth))
         was, would, truth = (wording.quantity(wording.number(float(value)), unit) for value in values)
         return f"{text} It was {was} and would have been {would}, in truth {truth}."
 
-
-@dataclass(frozen=True)
-class Shares(Headed):
-    """Who moved a unit's output in a window: an attribution, told for one channel."""
-
-    attribution: Attribution
-    channels: tuple[Channel, ...]
-    headline: str
-    clock: Clock = field(default_factory=Clock)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        found = self.attribution
-        if not np.isfinite(found.departure).any():
-            last = found.first + len(found.departure) - 1
-            raise DataError(f"report: nothing was measured of {found.unit!r} in rows {found.first} to {last}")
-
-    @property
-    def caveats(self) -> Sequence[str | Caveat]:
-        return self.attribution.caveats
-
-    def ranked(self) -> list[tuple[str, float]]:
-        """(name, mean over the window) by size."""
-        return self.attribution.ranked(self.headline)
-
-    def label(self, share: str) -> str:
-        return share_label(self.attribution.unit, share)
-
-    def sentence(self) -> str:
-        return self.attribution.sentence(self.headline)
-
-
-@dataclass(frozen=True)
-class Remedy(Section):
-    """What would bring outputs to a target: the change found, and the way there with its band (``effect``).
-
-    ``truth`` (horizon, channels of the unit): the true way, where a simulation knows it.
-    """
-
-    restoration: Restoration
-    unit: Unit
-    effect: Effect
-    clock: Clock = field(default_factory=Clock)
-    truth: FloatArray | None = None
-
-    def __post_init__(self) -> None:
-        _refuse_other_shape(self.question, self.truth, self.effect)
-
-    @property
-    def caveats(self) -> Sequence[str | Caveat]:
-        return (*self.restoration.caveats, *self.effect.caveats)
-
-    def changes(self) -> list[tuple[str, str, str]]:
-        """(unit, input, change with its unit of measure)."""
-        held = self.restoration.held()
-        return [(cause, c.name, f"{rounded(value, abs(value))} {c.unit}".rstrip()) for cause, c, value in held]
-
-    def reached(self) -> list[tuple[str, str, str, str]]:
-        """(output, wanted, reached, interval) at the horizon."""
-        out, effect = [], self.effect
-        for k, name in enumerate(self.restoration.channels):
-            at = self.unit.output_names.index(name)
-            unit, value = self.unit.outputs[at].unit, float(effect.mean[-1, at])
-            lower, upper = (None if end is None else float(end[-1, at]) for end in (effect.lower, effect.upper))
-            got, interval = wording.measured(value, lower, upper, unit, sign=True)
-            spread = f"{wording.percent(effect.level)}: {interval}" if interval and effect.level is not None else ""
-            target = wording.quantity(wording.number(float(self.restoration.target[k]), sign=True), unit)
-            out.append((name, target, got, spread))
-        return out
-
-    def sentence(self) -> str:
-        """The answer in words, with what to expect of it at the horizon."""
-        ends = [f"{name} {got}{f' ({spread})' if spread else ''}" for name, _, got, spread in self.reached()]
-        text = f"{self.restoration.sentence()} Expected then: {wording.listed(ends)}."
-        return text if self.truth is None else f"{text} In truth: {wording.listed(self._true_ends(self.truth))}."
-
     def _true_ends(self, truth: FloatArray) -> list[str]:
-        ends = []
-        for name in self.restoration.channels:
-            at = self.unit.output_names.index(name)
-            value = wording.number(float(truth[-1, at]), sign=True)
-            ends.append(f"{name} {wording.quantity(value, self.unit.outputs[at].unit)}")
-        return ends
-
-
-@dataclass(frozen=True)
-class Plain(Section):
-    """Any other answer: its sentence and its tables."""
-
-    reply: Reply
-
-    @property
-    def caveats(self) -> Sequence[str | Caveat]:
-        return self.reply.caveats
-
-    def sentence(self) -> str:
-        return self.reply.sentence()
+        ends = [(self.channels[k], wording.number(float(truth[-1, k]), sign=True)) for k in self.drawn]
+        return [f"{channel.name} {wording.quantity(value, channel.unit)}" for channel, value in ends]
 
 
 @dataclass(frozen=True)
@@ -457,33 +395,22 @@ class Report:
         """How many there are, of all kinds."""
         return len(self.sections)
 
-    def of(self, kind: type[S]) -> tuple[S, ...]:
-        """The sections of one kind."""
-        return tuple(section for section in self.sections if isinstance(section, kind))
-
     @property
     def whatifs(self) -> tuple[WhatIf, ...]:
-        return self.of(WhatIf)
-
-    @property
-    def worlds(self) -> tuple[World, ...]:
-        return self.of(World)
-
-    @property
-    def shares(self) -> tuple[Shares, ...]:
-        return self.of(Shares)
-
-    @property
-    def remedies(self) -> tuple[Remedy, ...]:
-        return self.of(Remedy)
+        return tuple(section for section in self.sections if isinstance(section, WhatIf))
 
     @property
     def refusals(self) -> tuple[Refusal, ...]:
-        return self.of(Refusal)
+        return tuple(section for section in self.sections if isinstance(section, Refusal))
 
-    @property
-    def others(self) -> tuple[Plain, ...]:
-        return self.of(Plain)
+    def told(self, kind: str) -> tuple[Told, ...]:
+        """The answers to one kind of question."""
+        return tuple(section for section in self.sections if isinstance(section, Told) and section.kind == kind)
+
+    def answers(self, kind: type[A]) -> list[tuple[A, str]]:
+        """Answers of one type, each with its headline."""
+        told = (section for section in self.sections if isinstance(section, Told))
+        return [(each.answer, each.headline) for each in told if isinstance(each.answer, kind)]
 
     @property
     def caveats(self) -> tuple[str | Caveat, ...]:
@@ -500,28 +427,23 @@ class Report:
         return tuple(dict.fromkeys([*self.notes, *(note for section in self.sections for note in section.caveats)]))
 
     def with_sections(self, sections: Sequence[Section]) -> Report:
-        """The same page with these answers, kind by kind."""
-        return replace(self, sections=tuple(sorted(sections, key=lambda section: ORDER.index(type(section)))))
+        """The same page with these answers, kind by kind, and what was refused at the end."""
+
+        def place(section: Section) -> int:
+            known = ["effect", *ORDER] if not isinstance(section, Refusal) else []
+            kind = section.kind if isinstance(section, Told) else "effect"
+            return known.index(kind) if kind in known else len(known) + isinstance(section, Refusal) * 99
+
+        return replace(self, sections=tuple(sorted(sections, key=place)))
 
 
-ORDER: tuple[type[Section], ...] = (WhatIf, World, Shares, Remedy, Plain, Refusal)  # in which a page shows them
-
-
-def _refuse_other_shape(question: str, truth: FloatArray | None, answer: Counterfactual | Effect) -> None:
-    if truth is not None and truth.shape != answer.mean.shape:
-        raise DataError(f"report: the truth of {question!r} has shape {truth.shape}")
+ORDER = ("counterfactual", "attribution", "restoration")  # in which a page shows answers, after what-ifs
 
 
 def section(words: str, reply: Reply, clock: Clock, headline: str | None = None) -> Section:
-    """An answer as a report shows it; those that have no drawing of their own are told with their tables."""
+    """An answer as a report shows it."""
     outputs, chosen = reply.about.outputs, headline or reply.ranked_channels()[0]
     if isinstance(reply, Effect):
         answers = (Answer.of("Counterflow", reply),)
         return WhatIf(words, outputs, answers, chosen, clock.step, clock.unit, reply.about.request.duration)
-    if isinstance(reply, Counterfactual):
-        return World(words, reply, outputs, chosen, clock)
-    if isinstance(reply, Attribution):
-        return Shares(words, reply, outputs, chosen, clock)
-    if isinstance(reply, Restoration):
-        return Remedy(words, reply, reply.part.unit, reply.way(), clock)
-    return Plain(words, reply)
+    return Told(words, reply, outputs, chosen, clock)
