@@ -18,7 +18,8 @@ from counterflow.federation.sites import members, party
 from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
 from counterflow.federation.sites.keeper import Keeper, StandingJob
 from counterflow.federation.sites.plant_folder import PlantFolder
-from counterflow.federation.sites.supervisor import WRITABLE, Folder, Supervisor, opened, reachable
+from counterflow.federation.sites.ports import reachable
+from counterflow.federation.sites.supervisor import WRITABLE, Folder, Supervisor, opened
 from counterflow.federation.sites.tidying import Rule
 from counterflow.files import appending, blaming
 from counterflow.printable import shown

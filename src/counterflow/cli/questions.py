@@ -17,11 +17,10 @@ from counterflow.cli.output import INFEASIBLE, OK, Part, Told, answering, judged
 from counterflow.errors import OptionError, StorageError, UnknownNameError
 from counterflow.fits.fit import load
 from counterflow.plant.units import unknown_name
-from counterflow.questions import COMMANDS
 from counterflow.questions.answer import Answer
 from counterflow.questions.asking import Questions
 from counterflow.questions.question import Entry, Form, Request, envelope
-from counterflow.questions.registry import QUESTIONS
+from counterflow.questions.registry import COMMANDS, QUESTIONS
 from counterflow.questions.window import Window
 
 _CHANGES = {

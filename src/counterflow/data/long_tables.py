@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 import polars
 
 from counterflow.data import columns
+from counterflow.data.dates import NONE, SECOND
 from counterflow.data.notes import Step, told
 from counterflow.data.options import TableOptions, some
 from counterflow.data.source import Source, frame_source
-from counterflow.data.times import NONE, SECOND, Times, find_time, parse
+from counterflow.data.times import Times, find_time, parse
 from counterflow.data.words import good_qualities, meaning
 from counterflow.errors import DataError, OptionError
 

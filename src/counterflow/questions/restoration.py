@@ -127,7 +127,7 @@ class AskRestoration(AskWorlds):
         """
         ahead = any(server.point(change.cause).same_row for change in changes)
         own, steps = server.own(ask.unit), ask.steps + ahead
-        reacting = ask.controllers == REACTING
+        reacting, closed = ask.controllers == REACTING, server.reacts(ask)
         levers = {server.input_slices[change.cause].start + k for change in changes for k in change.columns}
         taken = sorted(levers & set(server.running_plant.moved())) if reacting else []
         out = []
@@ -136,14 +136,14 @@ class AskRestoration(AskWorlds):
             first = int(ahead and server.point(change.cause).same_row)
             held, headroom = [], []
             for k in change.columns:
-                found = server.step_response(column + k, steps, ask.controllers, taken)
+                found = server.step_response(column + k, steps, closed, taken)
                 held.append(found[first : first + ask.steps, own])
                 down, up, size = server.headroom(change.cause, k)
                 role = server.unit(change.cause).inputs[k].role
                 if role and reacting:
                     room = FURTHEST * size if role == SET_POINT else NO_LIMIT
                     if set(taken) - {column + k}:
-                        by_itself = server.step_response(column + k, steps, REACTING)
+                        by_itself = server.step_response(column + k, steps, closed)
                         room *= bool(np.linalg.norm(found) >= IDLE * np.linalg.norm(by_itself))
                     down, up = max(down, -room), min(up, room)
                 headroom.append((down, up, size))

@@ -76,9 +76,7 @@ class Trajectory(Answer):
     @classmethod
     def json_of(cls, worlds: Sequence[Any]) -> dict[str, Any]:
         """The answers about several units, see ``to_json``."""
-        units = {
-            world.unit: {"channels": channels_json(world.about.outputs), **world.arrays()} for world in worlds
-        }
+        units = {world.unit: {"channels": channels_json(world.about.outputs), **world.arrays()} for world in worlds}
         return {**cls.labels_of(worlds), "units": units}
 
     @property

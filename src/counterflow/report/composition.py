@@ -94,7 +94,6 @@ def compose(
             f"{len(units)} units, {recording.rows} rows. Each unit kept its raw measurements; a server learned how "
             f"they act on each other from {'moments' if _of_moments(fit) else 'compressed ones'}."
         ),
-        whatifs=(),
         units=units,
         trainings=tuple(trainings),
         notes=tuple(dict.fromkeys([*notes, *_assumptions(fit), *fit.caveats])),
@@ -131,7 +130,7 @@ def _disclosed(fit: Fit) -> str:
 
 def _assumptions(fit: Fit) -> tuple[str, ...]:
     known = fit.couplings
-    return assumptions(known is not None, known is not None and known.network is not None, _of_moments(fit))
+    return assumptions(known is not None, known is not None and known.model.learned, _of_moments(fit))
 
 
 def facts(fit: Fit, recording: Recording, graph: InfluenceGraph | None) -> dict[str, str]:
@@ -165,7 +164,7 @@ def provenance(fit: Fit, recording: Recording) -> dict[str, str]:
 def graph_of(fit: Fit) -> InfluenceGraph | None:
     """The influence graph, where the fit has one."""
     known = fit.couplings
-    if known is None or (known.spread is None and known.network is None) or len(fit.names) < 2:
+    if known is None or not known.model.told or len(fit.names) < 2:
         return None
     return fit.graph()
 
@@ -189,10 +188,8 @@ def tell(
     request: Any = question
     request = fit.in_rows(request, recording)
     request = replace(request, level=level) if hasattr(request, "level") else request
-    if request.of_past and 0 <= request.start < (request.stop or recording.rows) <= recording.rows:
-        words = request.words(fit.plant, recording.calendar)
-    else:
-        words = request.words(fit.plant)
+    dated = request.of_past and 0 <= request.start < (request.stop or recording.rows) <= recording.rows
+    words = request.words(fit.plant, recording.calendar if dated else None)
     try:
         reply = fit.ask(request, recording if request.of_past or request.after_record else None)
         told = section(words, reply, Clock.of(recording.dt), request.headline)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from counterflow.plant import Channel, Unit
 
 
+S = TypeVar("S", bound="Section")
 MOST_PAIRS = 12  # that a sentence can hold
 
 
@@ -147,22 +149,36 @@ class Answer:
         return cls(label, effect.mean, effect.lower, effect.upper, effect.level, False, effect.caveats, short, effect)
 
 
-class Headed:
-    """Told of one channel above all, the headline."""
+@dataclass(frozen=True)
+class Section(ABC):
+    """A question in words, and what came back."""
 
     question: str
+
+    @abstractmethod
+    def sentence(self) -> str:
+        """What came back, in words."""
+
+    @property
+    def caveats(self) -> Sequence[str | Caveat]:
+        """What it must be read with."""
+        return ()
+
+
+class Headed(Section):
+    """Told of one channel above all, the headline."""
+
     channels: tuple[Channel, ...]
     headline: str
 
-    @property
-    def headline_index(self) -> int:
+    def __post_init__(self) -> None:
         names = [channel.name for channel in self.channels]
         if self.headline not in names:
             raise DataError(f"report: headline {self.headline!r} is no channel of {self.question!r}")
-        return names.index(self.headline)
 
-    def __post_init__(self) -> None:
-        assert self.headline_index >= 0  # a name that is not there is refused
+    @property
+    def headline_index(self) -> int:
+        return [channel.name for channel in self.channels].index(self.headline)
 
 
 @dataclass(frozen=True)
@@ -174,7 +190,6 @@ class WhatIf(Headed):
     errors over all channels are measured (None: as they are).
     """
 
-    question: str
     channels: tuple[Channel, ...]
     answers: tuple[Answer, ...]
     headline: str
@@ -231,13 +246,9 @@ class WhatIf(Headed):
         size = float(np.linalg.norm(self.truth.mean / scale))
         return float(np.linalg.norm((answer.mean - self.truth.mean) / scale)) / size if size else None
 
-    @classmethod
-    def of(cls, words: str, reply: Effect, clock: Clock, headline: str | None) -> WhatIf:
-        """Of one answer."""
-        chosen = headline or reply.ranked_channels()[0]
-        duration = reply.about.request.duration
-        answers = (Answer.of("Counterflow", reply),)
-        return cls(words, reply.about.outputs, answers, chosen, clock.step, clock.unit, duration)
+    @property
+    def caveats(self) -> Sequence[str | Caveat]:
+        return [text for answer in self.answers for text in answer.caveats]
 
     def sentence(self) -> str:
         """The answer in words, for the headline channel; where the truth is known, how far estimates miss it."""
@@ -273,7 +284,6 @@ class World(Headed):
     ``truth`` (rows, channels), where a simulation knows it; ``changed`` are the rows [start, stop) whose inputs differ.
     """
 
-    question: str
     trajectory: Counterfactual
     channels: tuple[Channel, ...]
     headline: str
@@ -283,13 +293,11 @@ class World(Headed):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.truth is not None and self.truth.shape != self.trajectory.mean.shape:
-            raise DataError(f"report: the truth of {self.question!r} has shape {self.truth.shape}")
+        _refuse_other_shape(self.question, self.truth, self.trajectory)
 
-    @classmethod
-    def of(cls, words: str, reply: Counterfactual, clock: Clock, headline: str | None) -> World:
-        """Of an answer."""
-        return cls(words, reply, reply.about.outputs, headline or reply.ranked_channels()[0], clock)
+    @property
+    def caveats(self) -> Sequence[str | Caveat]:
+        return self.trajectory.caveats
 
     def sentence(self) -> str:
         """The answer in words, for the headline channel, where the two worlds differ most."""
@@ -308,19 +316,21 @@ class World(Headed):
 class Shares(Headed):
     """Who moved a unit's output in a window: an attribution, told for one channel."""
 
-    question: str
     attribution: Attribution
     channels: tuple[Channel, ...]
     headline: str
     clock: Clock = field(default_factory=Clock)
 
-    @classmethod
-    def of(cls, words: str, reply: Attribution, clock: Clock, headline: str | None) -> Shares:
-        """Of an answer; DataError if nothing was measured."""
-        if not np.isfinite(reply.departure).any():
-            last = reply.first + len(reply.departure) - 1
-            raise DataError(f"report: nothing was measured of {reply.unit!r} in rows {reply.first} to {last}")
-        return cls(words, reply, reply.about.outputs, headline or reply.ranked_channels()[0], clock)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        found = self.attribution
+        if not np.isfinite(found.departure).any():
+            last = found.first + len(found.departure) - 1
+            raise DataError(f"report: nothing was measured of {found.unit!r} in rows {found.first} to {last}")
+
+    @property
+    def caveats(self) -> Sequence[str | Caveat]:
+        return self.attribution.caveats
 
     def ranked(self) -> list[tuple[str, float]]:
         """(name, mean over the window) by size."""
@@ -334,13 +344,12 @@ class Shares(Headed):
 
 
 @dataclass(frozen=True)
-class Remedy:
+class Remedy(Section):
     """What would bring outputs to a target: the change found, and the way there with its band (``effect``).
 
     ``truth`` (horizon, channels of the unit): the true way, where a simulation knows it.
     """
 
-    question: str
     restoration: Restoration
     unit: Unit
     effect: Effect
@@ -348,14 +357,11 @@ class Remedy:
     truth: FloatArray | None = None
 
     def __post_init__(self) -> None:
-        if self.truth is not None and self.truth.shape != self.effect.mean.shape:
-            raise DataError(f"report: the truth of {self.question!r} has shape {self.truth.shape}")
+        _refuse_other_shape(self.question, self.truth, self.effect)
 
-    @classmethod
-    def of(cls, words: str, reply: Restoration, clock: Clock, headline: str | None) -> Remedy:
-        """Of an answer, with the way there."""
-        assert reply.part is not None
-        return cls(words, reply, reply.part.unit, reply.way(), clock)
+    @property
+    def caveats(self) -> Sequence[str | Caveat]:
+        return (*self.restoration.caveats, *self.effect.caveats)
 
     def changes(self) -> list[tuple[str, str, str]]:
         """(unit, input, change with its unit of measure)."""
@@ -391,21 +397,23 @@ class Remedy:
 
 
 @dataclass(frozen=True)
-class Plain:
+class Plain(Section):
     """Any other answer: its sentence and its tables."""
 
-    question: str
     reply: Reply
+
+    @property
+    def caveats(self) -> Sequence[str | Caveat]:
+        return self.reply.caveats
 
     def sentence(self) -> str:
         return self.reply.sentence()
 
 
 @dataclass(frozen=True)
-class Refusal:
+class Refusal(Section):
     """A question that was refused, with the reason and the remedy as the fit gave them."""
 
-    question: str
     reason: str
 
     def sentence(self) -> str:
@@ -432,16 +440,11 @@ class Report:
 
     title: str
     lead: str
-    whatifs: tuple[WhatIf, ...]
+    sections: tuple[Section, ...] = ()
     units: tuple[Unit, ...] = ()
     trainings: tuple[Training, ...] = ()
     notes: tuple[str | Caveat, ...] = ()
     provenance: Mapping[str, str] = field(default_factory=dict)
-    worlds: tuple[World, ...] = ()
-    shares: tuple[Shares, ...] = ()
-    remedies: tuple[Remedy, ...] = ()
-    refusals: tuple[Refusal, ...] = ()
-    others: tuple[Plain, ...] = ()
     graph: InfluenceGraph | None = None
     checks: tuple[Check, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -452,7 +455,35 @@ class Report:
     @property
     def questions(self) -> int:
         """How many there are, of all kinds."""
-        return sum(len(getattr(self, name)) for name in SECTIONS.values())
+        return len(self.sections)
+
+    def of(self, kind: type[S]) -> tuple[S, ...]:
+        """The sections of one kind."""
+        return tuple(section for section in self.sections if isinstance(section, kind))
+
+    @property
+    def whatifs(self) -> tuple[WhatIf, ...]:
+        return self.of(WhatIf)
+
+    @property
+    def worlds(self) -> tuple[World, ...]:
+        return self.of(World)
+
+    @property
+    def shares(self) -> tuple[Shares, ...]:
+        return self.of(Shares)
+
+    @property
+    def remedies(self) -> tuple[Remedy, ...]:
+        return self.of(Remedy)
+
+    @property
+    def refusals(self) -> tuple[Refusal, ...]:
+        return self.of(Refusal)
+
+    @property
+    def others(self) -> tuple[Plain, ...]:
+        return self.of(Plain)
 
     @property
     def caveats(self) -> tuple[str | Caveat, ...]:
@@ -466,37 +497,31 @@ class Report:
         return tuple(note for note in self._told() if isinstance(note, Caveat) and note.weight == CHOICE)
 
     def _told(self) -> tuple[str | Caveat, ...]:
-        brought: list[str | Caveat] = [text for whatif in self.whatifs for a in whatif.answers for text in a.caveats]
-        brought += [text for world in self.worlds for text in world.trajectory.caveats]
-        brought += [text for shares in self.shares for text in shares.attribution.caveats]
-        brought += [text for r in self.remedies for text in (*r.restoration.caveats, *r.effect.caveats)]
-        brought += [text for other in self.others for text in other.reply.caveats]
-        return tuple(dict.fromkeys([*self.notes, *brought]))
+        return tuple(dict.fromkeys([*self.notes, *(note for section in self.sections for note in section.caveats)]))
 
     def with_sections(self, sections: Sequence[Section]) -> Report:
-        """The same page with these answers."""
-        groups = {name: tuple(s for s in sections if isinstance(s, kind)) for kind, name in SECTIONS.items()}
-        return replace(self, **groups)  # type: ignore[arg-type]
+        """The same page with these answers, kind by kind."""
+        return replace(self, sections=tuple(sorted(sections, key=lambda section: ORDER.index(type(section)))))
 
 
-Section = WhatIf | World | Shares | Remedy | Refusal | Plain
-SECTIONS: dict[type, str] = {  # where each stands in a report
-    WhatIf: "whatifs",
-    World: "worlds",
-    Shares: "shares",
-    Remedy: "remedies",
-    Refusal: "refusals",
-    Plain: "others",
-}
-_DRAWN: dict[type[Reply], Any] = {  # answers that have drawings of their own
-    Effect: WhatIf.of,
-    Counterfactual: World.of,
-    Attribution: Shares.of,
-    Restoration: Remedy.of,
-}
+ORDER: tuple[type[Section], ...] = (WhatIf, World, Shares, Remedy, Plain, Refusal)  # in which a page shows them
+
+
+def _refuse_other_shape(question: str, truth: FloatArray | None, answer: Counterfactual | Effect) -> None:
+    if truth is not None and truth.shape != answer.mean.shape:
+        raise DataError(f"report: the truth of {question!r} has shape {truth.shape}")
 
 
 def section(words: str, reply: Reply, clock: Clock, headline: str | None = None) -> Section:
-    """An answer as a report shows it."""
-    made = _DRAWN.get(type(reply))
-    return Plain(words, reply) if made is None else made(words, reply, clock, headline)
+    """An answer as a report shows it; those that have no drawing of their own are told with their tables."""
+    outputs, chosen = reply.about.outputs, headline or reply.ranked_channels()[0]
+    if isinstance(reply, Effect):
+        answers = (Answer.of("Counterflow", reply),)
+        return WhatIf(words, outputs, answers, chosen, clock.step, clock.unit, reply.about.request.duration)
+    if isinstance(reply, Counterfactual):
+        return World(words, reply, outputs, chosen, clock)
+    if isinstance(reply, Attribution):
+        return Shares(words, reply, outputs, chosen, clock)
+    if isinstance(reply, Restoration):
+        return Remedy(words, reply, reply.part.unit, reply.way(), clock)
+    return Plain(words, reply)

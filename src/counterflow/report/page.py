@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,19 @@ from counterflow.checks.verdicts import Check, Checks
 from counterflow.files import write_whole
 from counterflow.questions.numbers import channel_label
 from counterflow.report import figures, graph, templates
-from counterflow.report.content import Plain, Refusal, Remedy, Report, Shares, WhatIf, World, plain, rounded, singular
+from counterflow.report.content import (
+    Plain,
+    Refusal,
+    Remedy,
+    Report,
+    Section,
+    Shares,
+    WhatIf,
+    World,
+    plain,
+    rounded,
+    singular,
+)
 from counterflow.report.templates import Svg
 from counterflow.wording import quantity
 
@@ -27,7 +38,6 @@ MOST_NOTES = 3  # under a question, before they are folded away
 MOST_PAIRS = 8  # of an influence graph that can be read as a sentence
 WIDE, NARROW, SMALL = (9.0, 3.3), (4.0, 3.0), (3.4, 2.3)  # inches of a drawing: on a page, on a telephone, of many
 
-Told = WhatIf | World | Shares | Remedy | Refusal | Plain
 Entry = tuple[str, str, str]  # of a legend: class of the mark, CSS variable of its colour, text
 
 
@@ -45,8 +55,7 @@ class Question:
         the fit are told once, at the end of the page.
     """
 
-    told: Told
-    caveats: Sequence[str | Caveat] = ()
+    told: Section
     legend: Sequence[Entry] = ()
     drawings: Sequence[tuple[str, Svg, Svg]] = ()
     others: Sequence[Svg] | None = None
@@ -93,15 +102,13 @@ def render(report: Report) -> str:
 
 def _questions(report: Report) -> Iterator[Question]:
     """Every question with its number; a caveat is told in full where it first applies."""
-    views: dict[type, Callable[[Any, str], Question]]
-    views = {WhatIf: _whatif, World: _world, Shares: _shares, Remedy: _remedy, Plain: _plain}
-    views[Refusal] = lambda told, _: Question(told)
+    shown: dict[type[Section], Callable[[Any, str], Question]]
+    shown = {WhatIf: _whatif, World: _world, Shares: _shares, Remedy: _remedy, Plain: _plain}
     first: dict[str | Caveat, int] = {}
-    every = chain(report.whatifs, report.worlds, report.shares, report.remedies, report.others, report.refusals)
-    for number, told in enumerate(every, start=1):
-        view = views[type(told)](told, f"q{number - 1}")
-        weighed = weighing(note for note in view.caveats if isinstance(note, Caveat))
-        notes: tuple[str | Caveat, ...] = (*weighed, *(note for note in view.caveats if not isinstance(note, Caveat)))
+    for number, told in enumerate(report.sections, start=1):
+        view = shown[type(told)](told, f"q{number - 1}") if type(told) in shown else Question(told)
+        weighed = weighing(note for note in told.caveats if isinstance(note, Caveat))
+        notes: tuple[str | Caveat, ...] = (*weighed, *(note for note in told.caveats if not isinstance(note, Caveat)))
         places = {note: first.setdefault(note, number) for note in notes}
         verdict = verdict_of(weighed)
         if verdict == CLEAR and Checks(report.checks).of("fail"):  # in the rows of this page
@@ -117,7 +124,7 @@ def _questions(report: Report) -> Iterator[Question]:
 
 def _plain(told: Plain, prefix: str) -> Question:
     tables = [(table.columns, table.rows) for table in told.reply.tables()]
-    return Question(told, told.reply.caveats, tables=tables)
+    return Question(told, tables=tables)
 
 
 def _whatif(told: WhatIf, prefix: str) -> Question:
@@ -138,12 +145,9 @@ def _whatif(told: WhatIf, prefix: str) -> Question:
         "first": f"{told.step:g} {singular(told.step_unit, told.step)}",
         "rows": [row(k) for k in range(len(told.channels))],
     }
-    caveats = [text for answer in told.answers for text in answer.caveats]
     found = next((answer.effect for answer in told.estimates if answer.effect is not None), None)
     summed = "" if found is None else found.window().sentence(told.headline)
-    return _by_channel(
-        told, prefix, figures.trajectories, "Effect on ", caveats, legend, effects=effects, summed=summed
-    )  # fmt: skip
+    return _by_channel(told, prefix, figures.trajectories, "Effect on ", legend, effects=effects, summed=summed)
 
 
 def _world(told: World, prefix: str) -> Question:
@@ -154,7 +158,7 @@ def _world(told: World, prefix: str) -> Question:
     if told.changed is not None:
         legend.append(("block", "--shade", "while inputs differ"))
     summed = found.window().sentence(told.headline)
-    return _by_channel(told, prefix, figures.worlds, "", found.caveats, legend, summed=summed)
+    return _by_channel(told, prefix, figures.worlds, "", legend, summed=summed)
 
 
 def _by_channel(
@@ -162,7 +166,6 @@ def _by_channel(
     prefix: str,
     draw: Callable[..., Svg],
     before: str,
-    caveats: Sequence[str | Caveat],
     legend: Sequence[Entry],
     **more: Any,
 ) -> Question:
@@ -171,7 +174,7 @@ def _by_channel(
     wide, narrow = (draw(told, at, f"{prefix}{x}-", size, title=False) for x, size in (("w", WIDE), ("n", NARROW)))
     others = [draw(told, k, f"{prefix}c{k}-", SMALL) for k in range(len(told.channels)) if k != at]
     drawings = [(before + channel_label(told.channels[at]), wide, narrow)]
-    return Question(told, caveats, legend, drawings, others, **more)
+    return Question(told, legend, drawings, others, **more)
 
 
 def _shares(told: Shares, prefix: str) -> Question:
@@ -190,7 +193,7 @@ def _shares(told: Shares, prefix: str) -> Question:
     )
     subject = channel_label(told.channels[told.headline_index])
     drawings = [("Over time", wide, narrow)]
-    return Question(told, told.attribution.caveats, legend, drawings, subject=subject, bars=bars)
+    return Question(told, legend, drawings, subject=subject, bars=bars)
 
 
 def _remedy(told: Remedy, prefix: str) -> Question:
@@ -210,8 +213,7 @@ def _remedy(told: Remedy, prefix: str) -> Question:
     legend = [("", "--series-0", expected), ("dashed", "--fact", "wanted")]
     if told.truth is not None:
         legend.append(("dashed", "--truth", "simulator's twin run (the truth)"))
-    caveats = (*told.restoration.caveats, *told.effect.caveats)
-    return Question(told, caveats, legend, drawings, tables=tables)
+    return Question(told, legend, drawings, tables=tables)
 
 
 def _graph(found: InfluenceGraph) -> dict[str, Any]:
