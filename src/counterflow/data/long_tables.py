@@ -70,8 +70,10 @@ def long_names(file: Source, options: TableOptions) -> LongNames | None:
             part = "tag" if tag is None else "value"
             raise OptionError(f"{file.name}: name the column of {part}s with {part!r}, too: {some(file.names)}.")
         return LongNames(time, tag, value, options.quality or usual("quality"), usual("measure"))
+    if time is None or not 3 <= len(file.names) <= _MOST_COLUMNS:
+        return None
     tag, value, quality = usual("tag"), usual("value"), usual("quality")
-    if time is None or tag is None or value is None or tag == value or not 3 <= len(file.names) <= _MOST_COLUMNS:
+    if tag is None or value is None or tag == value:
         return None
     tags = file.column(tag, 5000)
     if tags.dtype == polars.String:
