@@ -14,7 +14,7 @@ import numpy as np
 from loopback import Federation
 
 import counterflow as cf
-from counterflow.control.laws import LawInput
+from counterflow.control import LawInput
 from counterflow.errors import CounterflowError
 from counterflow.federation.asking import PlantView
 from counterflow.federation.audit import FILE, Audit

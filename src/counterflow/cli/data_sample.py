@@ -9,8 +9,7 @@ from typing import Annotated
 from typer import Option
 
 from counterflow.cli import output
-from counterflow.cli.options import AnswerFormat, Force
-from counterflow.cli.output import Format
+from counterflow.cli.output import AnswerFormat, Force, Format
 from counterflow.data import sample as samples
 
 

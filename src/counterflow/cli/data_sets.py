@@ -13,9 +13,9 @@ from typer import Argument, Option
 from counterflow._version import __version__
 from counterflow.cli import output
 from counterflow.cli.data_inspect import place_of, show_prepared
-from counterflow.cli.federation_file import shown_key
-from counterflow.cli.options import AnswerFormat, Files, Force, Seed
-from counterflow.cli.output import Format
+from counterflow.cli.options import Files, Seed
+from counterflow.cli.output import AnswerFormat, Force, Format
+from counterflow.cli.toml_page import shown as shown_path
 from counterflow.data.hai import prepare_hai
 from counterflow.data.stand_ins import write_stand_in
 from counterflow.data.swat import prepare_swat
@@ -96,7 +96,7 @@ def _prepare(
         "# counterflow fit THIS-FILE --out fit", "", "[federation]", 'recording = "recording.safetensors"',
     ]  # fmt: skip
     for unit in found.recording.units:
-        lines += ["", f"[{shown_key('units', unit.name)}]"]
+        lines += ["", f"[{shown_path(('units', unit.name))}]"]
         lines.append(f"# {unit.n_inputs} inputs, {unit.n_outputs} outputs; see report.md")
     contents = {
         "recording.safetensors": found.recording.save, "report.json": (output.as_json(head | report) + "\n").encode(),

@@ -12,15 +12,14 @@ from counterflow import wording
 from counterflow.arrays import FloatArray
 from counterflow.console import messages
 from counterflow.console.seats import Seat
-from counterflow.control import Law, law_of_words
+from counterflow.control import Law, law_from_words
 from counterflow.errors import DataError, OptionError, PrivacyError
 from counterflow.plant.calendar import as_rows, as_steps
 from counterflow.plant.units import unknown_name
+from counterflow.questions.answer import Answer
 from counterflow.questions.counterfactual import past_words
 from counterflow.questions.phrases import signed, with_verb
 from counterflow.questions.question import DRAWN, Form, Moves, Request, envelope
-from counterflow.questions.reply import Reply
-from counterflow.questions.window import Windowed
 
 MOST_NUMBERS = 400_000  # of each kind in one answer
 
@@ -31,7 +30,7 @@ class Answered:
 
     content: dict[str, Any]
     request: Request
-    reply: Reply
+    reply: Answer
 
 
 def answer(seat: Seat, question: type[Request], asked: Any) -> Answered:
@@ -47,11 +46,11 @@ def answer(seat: Seat, question: type[Request], asked: Any) -> Answered:
     given = {entry.name: _read(seat, entry.form, entry.name, asked) for entry in question.form if entry.page}
     if question.drawn == "channels":
         _refuse_too_much(len(wanted) or DRAWN, given)
-    request = question.of(given, unit)
-    reply: Reply = seat.ask(request)
+    request = question.from_form(given, unit)
+    reply: Answer = seat.ask(request)
     drawn = wanted or reply.ranked_channels()[:DRAWN]
     sentence = reply.sentence(drawn[0] if question.speaks_of_drawn else None)
-    window = reply.window().sentence(drawn[0]) if isinstance(reply, Windowed) else ""
+    window = reply.window().sentence(drawn[0]) if question.windowed else ""
     content = envelope(question.tab, seat, sentence, reply.caveats) | {"kind": reply.kind, "window": window}
     return Answered(content | reply.view(drawn, seat), request, reply)
 
@@ -102,7 +101,7 @@ def _laws(seat: Seat, others: Sequence[messages.OtherLaw]) -> dict[str, dict[str
         _check_input(seat, other)
         if other.unit != seat.unit:
             raise PrivacyError(f"the controllers of {other.unit!r} are tuned at its own seat, not at this one")
-        found.setdefault(other.unit, {})[other.input] = law_of_words(other.law)
+        found.setdefault(other.unit, {})[other.input] = law_from_words(other.law)
     return found
 
 

@@ -155,8 +155,8 @@ def _add_question(app: FastAPI, question: type[AnyQuestion], at: Callable[[str],
     asked.__name__ = question.tab
     asked.__annotations__ = {"seat": str, "question": messages.FORMS[question.kind]}
     app.post(
-        f"/api/seats/{{seat}}/{question.tab}", summary=question.title, response_model=question.schema, responses=WRONG
-    )(_apart(asked, question.schema, turn))
+        f"/api/seats/{{seat}}/{question.tab}", summary=question.title, response_model=messages.AnswerResponse, responses=WRONG
+    )(_apart(asked, messages.AnswerResponse, turn))
 
 
 def _apart(work: Callable[..., Any], schema: Any = None, turn: Turn | None = None) -> Callable[..., Any]:
@@ -177,7 +177,7 @@ def _apart(work: Callable[..., Any], schema: Any = None, turn: Turn | None = Non
                     found = work(**given)
                     if as_json is not None:
                         checked = as_json.validate_python(found, from_attributes=True)
-                        found = Response(as_json.dump_json(checked), media_type="application/json")
+                        found = Response(as_json.dump_json(checked, exclude_unset=schema is messages.AnswerResponse), media_type="application/json")
                 settle = partial(done.set_result, found)
             except Exception as error:
                 settle = partial(done.set_exception, error)

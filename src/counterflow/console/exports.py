@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from counterflow.console.answers import Answered, answer
+from counterflow.console.messages import AnswerResponse
 from counterflow.console.seats import Seat
 from counterflow.errors import CounterflowError
+from counterflow.frames import as_csv
 from counterflow.questions.registry import QUESTIONS
-from counterflow.questions.reply import as_csv
 from counterflow.report import Clock, Report, render
 from counterflow.report.content import section
 
@@ -23,8 +22,8 @@ def export(seat: Seat, question: Any, kind: str) -> bytes:
     """Ask, and write the answer down."""
     answered = answer(seat, _TABS[question.kind], question)
     if kind == "json":
-        schema: TypeAdapter[Any] = TypeAdapter(answered.request.schema)
-        content = schema.dump_python(schema.validate_python(answered.content), mode="json")
+        checked = AnswerResponse.model_validate(answered.content, from_attributes=True)
+        content = checked.model_dump(mode="json", exclude_unset=True)
         told = {"question": question.model_dump(mode="json"), "answer": content}
         return json.dumps(told, indent=1, ensure_ascii=False).encode()
     return _csv(answered) if kind == "csv" else _html(seat, answered).encode()

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal, Union
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
+from counterflow.questions.numbers import finite
 from counterflow.questions.question import Form, Request
 from counterflow.questions.registry import QUESTIONS
-from counterflow.questions.views import CaveatView, finite
 
 MOST_STEPS = 20_000  # of one question: whoever asks must not keep the others waiting
 MOST_ROWS = 10_000_000
@@ -127,6 +127,46 @@ class Export(Question):
 # ---- answers
 
 
+class CaveatResponse(BaseModel):
+    code: str
+    scope: str
+    text: str
+    weight: Literal["fails", "caution", "choice"]
+
+
+class FitResponse(BaseModel):
+    """The fit that an answer comes from."""
+
+    id: str
+    fitted: str
+
+
+class Course(BaseModel, extra="allow"):
+    """One channel, one number a row: series by their names, such as ``mean``, ``lower`` and ``upper`` of the change
+    (effect) or of the value, ``factual``, ``baseline`` without the change, ``shares``."""
+
+    channel: str
+    measured_in: str
+
+
+class AnswerResponse(BaseModel, extra="allow"):
+    """What every answer has; what else it has stands in the JSON of that question's answer. Numbers that are not known
+    are null."""
+
+    version: str
+    command: str
+    kind: str
+    method: str
+    dt: float
+    fit: FitResponse | None
+    sentence: str
+    controllers: str | None
+    caveats: list[CaveatResponse]
+    window: str  # what is said of all rows together; "" where an answer has none
+    verdict: Literal["fails", "caution", "clear"]
+    drawn: list[Course] | Course | None = None
+
+
 class Problem(BaseModel):
     """What went wrong, in words."""
 
@@ -215,7 +255,7 @@ class PlantTold(BaseModel):
     rows: int | None
     units: list[UnitTold]
     questions: dict[str, Permission]
-    caveats: list[CaveatView]
+    caveats: list[CaveatResponse]
     assumptions: list[str]  # what every answer rests on, and no check can show
     status: str
     controllers: bool  # whether some are known, and answers can be about the running plant

@@ -19,7 +19,7 @@ from counterflow.plant import PublicUnit, Unit
 from counterflow.plant.calendar import as_rows
 from counterflow.plant.units import unknown_name
 from counterflow.questions.arguments import check_window
-from counterflow.questions.views import series
+from counterflow.questions.numbers import series
 from counterflow.report import Clock
 from counterflow.report.content import acting_directly, assumptions
 from counterflow.report.graph import kind_of

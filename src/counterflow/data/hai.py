@@ -15,10 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.data import presets
-from counterflow.data.files import SourceFile, open_file
+from counterflow.data.formats import open_files
+from counterflow.data.options import TableOptions
 from counterflow.data.presets import Families, Prepared
+from counterflow.data.source import Source
 from counterflow.data.table import Table, join
-from counterflow.data.times import NONE, TimeOptions
+from counterflow.data.times import NONE
 from counterflow.errors import DataError
 
 _PAPER, _OURS = "paper", "ours"
@@ -82,10 +84,9 @@ def prepare_hai(
     >>> found.fate["P1_LIT01"], found.fate["P2_RTR"]
     ('kept, output of P1', 'dropped in step ii: always 0')
     """
-    opened: list[SourceFile] = []
-    label_files = [_canonical(open_file(Path(path))) for path in labels]
-    for path in files:
-        file = _canonical(open_file(Path(path)))
+    opened: list[Source] = []
+    label_files = [_canonical(file) for file in open_files([Path(path) for path in labels])]
+    for file in map(_canonical, open_files([Path(path) for path in files])):
         is_label = "label" in file.names and not any(unit_of(name) for name in file.names)
         (label_files if is_label else opened).append(file)
     if not opened:
@@ -98,28 +99,28 @@ def prepare_hai(
     return presets.finish(work, preparation, standardise=standardise, number="v")
 
 
-def _canonical(file: SourceFile) -> SourceFile:
+def _canonical(file: Source) -> Source:
     """One spelling of the columns that versions and files spell differently."""
     new = {name: name.casefold() for name in file.names if name.casefold() in _LABELS}
     new |= dict.fromkeys((name for name in file.names if name.casefold() in ("timestamp", "datetime")), "time")
     return file.renamed(new)
 
 
-def _attacked(table: Table, labels: Sequence[SourceFile]) -> tuple[NDArray[np.bool_], str]:
+def _attacked(table: Table, labels: Sequence[Source]) -> tuple[NDArray[np.bool_], str]:
     """Which rows are labelled as attacks, by columns of the files themselves and by label files."""
     parts, found = [], set()
     for file, count in zip(table.files, table.file_rows, strict=True):
         here = [name for name in _LABELS if name in file.names]
         hit = np.zeros(count, np.bool_)
         if here:
-            for numbers in Table((file,), file.names, None, TimeOptions()).numbers(here).values():
+            for numbers in Table((file,), file.names, None).numbers(here).values():
                 hit |= np.nan_to_num(numbers.values) != 0
             found.add(f"columns {', '.join(here)}")
         parts.append(hit)
     attacked = np.concatenate(parts)
     assert table.times is not None or not labels
     for file in labels:
-        marks = join([file], TimeOptions())
+        marks = join([file], TableOptions())
         if marks.times is None or "label" not in marks.names:
             raise DataError(f"{file.name} is no label file: it needs a time and a 'label' column")
         values = marks.numbers(["label"])["label"].values

@@ -16,13 +16,14 @@ import polars
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
-from counterflow.data.files import SourceFile
 from counterflow.data.grid import Rules, fill, time_facts
+from counterflow.data.notes import Preparation, Step
+from counterflow.data.options import TableOptions
 from counterflow.data.preparation import prepare
-from counterflow.data.report import Preparation, Step
 from counterflow.data.selection import Chosen
+from counterflow.data.source import Source
 from counterflow.data.table import Table, join
-from counterflow.data.times import SECOND, TimeOptions
+from counterflow.data.times import SECOND
 from counterflow.errors import DataError
 from counterflow.plant import Channel, Recording, Unit
 from counterflow.randomness import stream
@@ -98,9 +99,9 @@ class Prepared:
         return {"preparation": preparation, "tags": tags, "scales": scales, "standardised": self.standardised}
 
 
-def join_files(opened: Sequence[SourceFile], labels: Sequence[str]) -> Table:
+def join_files(opened: Sequence[Source], labels: Sequence[str]) -> Table:
     """Files of a data set as one table, without the columns that label attacks, which some files may lack."""
-    table = join(opened, TimeOptions(), optional=labels)
+    table = join(opened, TableOptions(), optional=labels)
     return replace(table, names=tuple(name for name in table.names if name not in labels))
 
 

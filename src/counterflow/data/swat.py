@@ -19,10 +19,12 @@ import polars
 from numpy.typing import NDArray
 
 from counterflow.data import presets
-from counterflow.data.files import SourceFile, open_file
+from counterflow.data.formats import open_files
+from counterflow.data.options import TableOptions
 from counterflow.data.presets import Columns, Families, Prepared
+from counterflow.data.source import Source
 from counterflow.data.table import Table
-from counterflow.data.times import AMBIGUOUS, TimeOptions
+from counterflow.data.times import AMBIGUOUS
 from counterflow.errors import DataError
 
 _TAG = re.compile(r"[A-Z]+([1-6])\d\d")
@@ -75,7 +77,8 @@ def prepare_swat(
     Recording(600 rows, dt=1, units: S1, S2, S3, S4, S5, S6)
     """
     # the normal file begins with a row of stages, XLSX copies with a row of titles: the header is where the time is
-    opened = [_canonical(open_file(Path(path), header_word="timestamp")) for path in files]
+    options = TableOptions(header_word="timestamp")
+    opened = [_canonical(file) for file in open_files([Path(path) for path in files], options)]
     if not opened:
         raise DataError("no file was given: give files of SWaT")
     table = presets.join_files(opened, (_LABEL,))
@@ -85,7 +88,7 @@ def prepare_swat(
         if error.code != AMBIGUOUS:
             raise
         # a piece without a day after the 12th does not tell: this data set has the day first
-        table = replace(table, time_options=TimeOptions(day_first=True))
+        table = replace(table, options=TableOptions(day_first=True))
     work, preparation = presets.read_columns(table, FAMILIES, _attacked(table), normal_only, rows)
     measured = [tag for tag in work.columns if (found := FAMILIES.side(tag)) is not None and found[0] == "outputs"]
     presets.drop_discrete(work, measured, ", measurements only")
@@ -95,7 +98,7 @@ def prepare_swat(
     return presets.finish(work, preparation, standardise=standardise, number="vi", noise=noise, seed=seed)
 
 
-def _canonical(file: SourceFile) -> SourceFile:
+def _canonical(file: Source) -> Source:
     """Names without the blanks that some files have inside them, and one spelling of the label's."""
     new = {}
     for name in file.names:

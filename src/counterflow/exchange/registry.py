@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib import import_module
 from types import MappingProxyType
 
 from counterflow.errors import ModelError, OptionError
@@ -12,16 +14,31 @@ from counterflow.exchange.moments.log_method import MomentLogMethod
 from counterflow.exchange.moments.method import MomentMethod
 from counterflow.exchange.sufficient.method import SufficientMethod
 from counterflow.exchange.task import Task
-from counterflow.paper.method import PublishedMethod
 
-_PUBLISHED, _MOMENTS = PublishedMethod(), MomentMethod()
-FEDERATED: Mapping[str, Method] = MappingProxyType(
-    {
-        "sufficient": SufficientMethod(),
-        "moments": _MOMENTS,
-        **dict.fromkeys(("penalty", "lagrangian", "hybrid", "fedgc"), _PUBLISHED),
-    }
-)
+_MOMENTS = MomentMethod()
+_OURS: Mapping[str, Method] = MappingProxyType({"sufficient": SufficientMethod(), "moments": _MOMENTS})
+PUBLISHED = ("penalty", "lagrangian", "hybrid", "fedgc")
+
+
+@cache
+def _published() -> Method:
+    """The paper's method: reached by name, when it is asked for, so that nothing rests on the paper's room."""
+    method: Method = import_module("counterflow.paper.method").PublishedMethod()
+    return method
+
+
+class _Federated(Mapping[str, Method]):
+    def __getitem__(self, name: str) -> Method:
+        return _published() if name in PUBLISHED else _OURS[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*_OURS, *PUBLISHED))
+
+    def __len__(self) -> int:
+        return len(_OURS) + len(PUBLISHED)
+
+
+FEDERATED: Mapping[str, Method] = _Federated()
 FROM_LOGS: Mapping[str, Method] = MappingProxyType({"sufficient": LogMethod(), "moments": MomentLogMethod()})
 POOLED = ("centralized", "oracle")  # references that need everything in one place
 

@@ -12,8 +12,7 @@ from functools import cached_property
 
 from counterflow import errors
 from counterflow.arrays import FloatArray
-from counterflow.control.custom_laws import can_be_stored
-from counterflow.control.laws import Law
+from counterflow.control import Law, as_law
 from counterflow.errors import CounterflowError, OptionError, ProtocolError, UnknownNameError
 from counterflow.exchange.controllers import UnitControllers
 from counterflow.exchange.task import UnitData
@@ -142,7 +141,7 @@ class RemoteServer:
             raise OptionError(ELSEWHERE, code="laws-elsewhere")
         own = laws[self.own.name]
         for name, law in own.items():
-            if not can_be_stored(law):
+            if not as_law(law).storable:
                 raise OptionError(
                     f"unit {self.own.name!r}, {name!r}: between machines a law is one of counterflow's own"
                 )

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from counterflow.control.laws import Law
+from counterflow.control import Law
 from counterflow.errors import OptionError, PrivacyError, ProtocolError
 from counterflow.exchange.controllers import UnitControllers
 from counterflow.federation.policy import Policy

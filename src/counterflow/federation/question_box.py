@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from counterflow.control.laws import Law, law_from_json, law_json
+from counterflow.control import Law
+from counterflow.control.laws import law_from_json, law_json
 from counterflow.errors import StorageError
 from counterflow.federation.audit import SITE
 from counterflow.sealed_log import Entry, FileLogs, Row, SealedLogs

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from counterflow.arrays import FloatArray
-from counterflow.control.laws import Law
+from counterflow.control import Law
 from counterflow.errors import CounterflowError, OptionError, PrivacyError, ProtocolError
 from counterflow.federation.controller_terms import ELSEWHERE, ControllerTerms
 from counterflow.federation.job import Job

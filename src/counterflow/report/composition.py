@@ -131,7 +131,7 @@ def _disclosed(fit: Fit) -> str:
 
 def _assumptions(fit: Fit) -> tuple[str, ...]:
     known = fit.couplings
-    return assumptions(known is not None, known is not None and known.network is not None, _of_moments(fit))
+    return assumptions(known is not None, known is not None and known.model.learned, _of_moments(fit))
 
 
 def facts(fit: Fit, recording: Recording, graph: InfluenceGraph | None) -> dict[str, str]:
@@ -165,7 +165,7 @@ def provenance(fit: Fit, recording: Recording) -> dict[str, str]:
 def graph_of(fit: Fit) -> InfluenceGraph | None:
     """The influence graph, where the fit has one."""
     known = fit.couplings
-    if known is None or (known.spread is None and known.network is None) or len(fit.names) < 2:
+    if known is None or not known.model.told or len(fit.names) < 2:
         return None
     return fit.graph()
 

@@ -13,10 +13,10 @@ from counterflow import wording
 from counterflow.arrays import FloatArray
 from counterflow.caveats import CHOICE, Caveat, weighing
 from counterflow.errors import DataError
+from counterflow.questions.answer import Answer as Reply
 from counterflow.questions.attribution import Attribution, share_label
 from counterflow.questions.counterfactual import Counterfactual
 from counterflow.questions.effect import Effect
-from counterflow.questions.reply import Reply
 from counterflow.questions.restoration import Restoration
 
 if TYPE_CHECKING:

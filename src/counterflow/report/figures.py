@@ -17,8 +17,8 @@ import numpy as np
 from counterflow.arrays import FloatArray
 from counterflow.checks.kinds import KINDS, Verdict
 from counterflow.errors import OptionError
-from counterflow.questions.plots import Rows, literal, short_dates
-from counterflow.questions.views import channel_label
+from counterflow.questions.numbers import channel_label
+from counterflow.questions.plots import Axis, literal, short_dates
 from counterflow.report.content import Clock, Remedy, Shares, Training, WhatIf, World
 from counterflow.report.templates import Svg, inline
 
@@ -93,7 +93,7 @@ def trajectories(whatif: WhatIf, index: int, prefix: str, size: tuple[float, flo
         curves.append(Curve(_from_zero(whatif.truth.mean[:, index]), TRUTH, look={**_DASHED, "zorder": 5}))
     held = None if whatif.duration is None else (0.0, whatif.duration * whatif.step)
     label, below = f"Effect on {name}, {len(times) - 1} steps", f"{whatif.step_unit} since the change began"
-    return _course(Rows(times, below), curves, prefix, size, label, title=name if title else "", held=held)
+    return _course(Axis(times, below), curves, prefix, size, label, title=name if title else "", held=held)
 
 
 def worlds(world: World, index: int, prefix: str, size: tuple[float, float], title: bool = True) -> Svg:
@@ -136,10 +136,10 @@ def share_colour(shares: Shares, name: str) -> tuple[str, bool]:
     return FACT, name == "rest"
 
 
-def _rows(reply: Any, clock: Clock, count: int) -> Rows:
+def _rows(reply: Any, clock: Clock, count: int) -> Axis:
     """Where rows stand along the axis: by their dates, where those are known."""
-    rows = Rows.recorded(reply.first, count, reply.about.calendar)
-    return rows if reply.about.calendar is not None else Rows(clock.step * rows.places, clock.point)
+    rows = Axis.recorded(reply.first, count, reply.about.calendar)
+    return rows if reply.about.calendar is not None else Axis(clock.step * rows.places, clock.point)
 
 
 def way_there(remedy: Remedy, index: int, prefix: str, size: tuple[float, float]) -> Svg:
@@ -152,11 +152,11 @@ def way_there(remedy: Remedy, index: int, prefix: str, size: tuple[float, float]
         true = _from_zero(remedy.truth[:, remedy.unit.output_names.index(name)])
         curves.append(Curve(true, TRUTH, look={**_THIN, "zorder": 5}))
     label, below = f"Change of {name} on the way to its target", f"{remedy.clock.unit} since the change began"
-    return _course(Rows(times, below), curves, prefix, size, label, levels=levels)
+    return _course(Axis(times, below), curves, prefix, size, label, levels=levels)
 
 
 def _course(
-    rows: Rows,
+    rows: Axis,
     curves: Sequence[Curve],
     prefix: str,
     size: tuple[float, float],

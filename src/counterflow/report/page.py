@@ -13,7 +13,7 @@ from counterflow.caveats import CAUTION, CLEAR, VERDICTS, Caveat, Verdict, verdi
 from counterflow.checks.kinds import KINDS, ORDER
 from counterflow.checks.verdicts import Check, Checks
 from counterflow.files import write_whole
-from counterflow.questions.views import channel_label
+from counterflow.questions.numbers import channel_label
 from counterflow.report import figures, graph, templates
 from counterflow.report.content import Plain, Refusal, Remedy, Report, Shares, WhatIf, World, plain, rounded, singular
 from counterflow.report.templates import Svg

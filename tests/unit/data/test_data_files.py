@@ -12,8 +12,8 @@ import polars
 import pytest
 
 import counterflow as cf
-from counterflow.data import files, inspect, open_table, read_logs, spreadsheets
-from counterflow.data.stand_ins import _write_xlsx
+from counterflow.data import inspect, open_table, options, places, read_logs
+from counterflow.data.formats.workbook import write_workbook
 
 ROWS = [["2024-05-01 06:00:00", "1.5", "10"], ["2024-05-01 06:00:01", "2.25", "20"], ["2024-05-01 06:00:02", "", "30"]]
 UNITS = {"pump": {"outputs": ["flow", "level"]}}
@@ -90,7 +90,7 @@ def test_parquet_and_frames(tmp_path: Path) -> None:
 
 def test_spreadsheets(tmp_path: Path) -> None:
     path = tmp_path / "a.xlsx"
-    _write_xlsx(path, [["", "title"], ["time", "flow", "level"], *ROWS])
+    write_workbook(path, {"log": [["", "title"], ["time", "flow", "level"], *ROWS]})
     assert values(path, header_word="time") == EXPECTED
     assert values(path, skip_rows=1) == EXPECTED
 
@@ -182,7 +182,7 @@ def test_empty_rows_before_the_header_count_as_rows(tmp_path: Path) -> None:
 
 def test_spreadsheets_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = workbook(tmp_path / "a.xlsx", {1: table_rows([1, 2, 3])})
-    monkeypatch.setattr(spreadsheets, "find_spec", lambda name: None)
+    monkeypatch.setattr(options, "find_spec", lambda name: None)
     with pytest.raises(cf.DataError, match=r"pip install 'counterflow\[excel\]'") as caught:
         open_table(path)
     assert caught.value.code == "missing-extra"
@@ -190,8 +190,8 @@ def test_spreadsheets_without_the_extra(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_packed_files_that_unpack_to_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By what is in them, whatever size the archive states, and by the memory that the machine has left."""
-    assert 1 << 20 < files.memory_left() < 1 << 62
-    monkeypatch.setattr(files, "memory_left", lambda: 2 << 20)
+    assert 1 << 20 < places.memory_left() < 1 << 62
+    monkeypatch.setattr(places, "memory_left", lambda: 2 << 20)
     shared = '<sst xmlns="MAIN"><si><t>' + "x" * (2 << 20) + "</t></si></sst>"
     book = workbook(tmp_path / "a.xlsx", {1: table_rows([1, 2, 3])}, {"sharedStrings": shared})
     assert "a.xlsx unpacks to more than the 1048576 bytes" in refused(book)
@@ -215,10 +215,10 @@ def test_a_sheet_with_one_cell_far_away(tmp_path: Path) -> None:
 def test_a_sheet_with_more_cells_than_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     far = f'<row r="30000">{cell("Z30000", 1)}</row>'
     path = workbook(tmp_path / "a.xlsx", {1: table_rows([1, 2, 3]) + far})
-    files.open_file(path)
-    monkeypatch.setattr(files, "memory_left", lambda: 64 << 20)
+    open_table(path)
+    monkeypatch.setattr(places, "memory_left", lambda: 64 << 20)
     with pytest.raises(cf.DataError, match="room for") as refused_now:
-        files.open_file(path)
+        open_table(path)
     assert refused_now.value.code == "too-large"
 
 
@@ -256,7 +256,7 @@ def test_other_text_is_refused_with_its_place_or_read_as_missing(tmp_path: Path)
     recording, preparation = read_logs(path, UNITS, text="missing")
     assert np.isnan(recording["pump"].y[300:, 0]).all()
     assert not np.isnan(recording["pump"].y[:300]).any()
-    assert "flow: 2 cells of text were read as missing." in preparation.doubts
+    assert "2 cells of text: treated as missing in flow (2)." in preparation.doubts
 
 
 # ---- broken files: one clear error, never a traceback
@@ -294,17 +294,17 @@ def test_broken_text(tmp_path: Path, content: bytes, said: str) -> None:
 
 def test_a_header_without_time_and_rows(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("flow,level\n")
-    assert inspect(tmp_path / "a.csv").rows == 0
+    assert inspect(tmp_path / "a.csv").table.rows == 0
     with pytest.raises(cf.DataError, match="no rows"):
         read_logs(tmp_path / "a.csv", UNITS)
 
 
 def test_rows_with_too_few_cells_are_counted(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text('time,flow,level\n0,1,2\n1,"2",3\n2,4\n3,5,6\n4')
-    assert inspect(tmp_path / "a.csv").short_rows == 2
+    assert inspect(tmp_path / "a.csv").table.short_rows == 2
     recording, preparation = read_logs(tmp_path / "a.csv", UNITS)
     np.testing.assert_array_equal(recording["pump"].y, [[1, 2], [2, 3], [4, np.nan], [5, 6], [np.nan, np.nan]])
-    assert "2 rows have fewer cells than the header" in preparation.doubts[0]
+    assert "2 rows with fewer cells than the header" in preparation.doubts[0]
 
 
 def test_quoted_separators_are_no_cells(tmp_path: Path) -> None:
@@ -321,7 +321,7 @@ def test_only_missing_values(tmp_path: Path) -> None:
 
 def test_one_row(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("time,flow,level\n0,1,2\n")
-    assert inspect(tmp_path / "a.csv").rows == 1
+    assert inspect(tmp_path / "a.csv").table.rows == 1
     with pytest.raises(cf.DataError, match="at least 2 are needed"):
         read_logs(tmp_path / "a.csv", UNITS)
 

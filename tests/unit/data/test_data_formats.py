@@ -13,8 +13,7 @@ import polars
 import pytest
 
 import counterflow as cf
-from counterflow.data import files as table_files
-from counterflow.data import inspect, open_table, read_logs
+from counterflow.data import inspect, open_table, places, read_logs
 
 TEXT = "Zeit;FIC-101.PV [m³/h];TI-102 [°C]\n01.11.2024 06:00;8,5;20\n01.11.2024 06:01;8,6;21\n"
 ONE = {"plant": ["FIC-101.PV*", "TI-102*"]}
@@ -112,7 +111,7 @@ def test_a_long_table_becomes_a_wide_one(tmp_path: Path) -> None:
     assert table.measures == {"FIC-101.PV": "m3/h", "LI-102.PV": "m"}
     recording, preparation = read_logs(path, {"plant": "*"})
     np.testing.assert_array_equal(recording["plant"].y, [[8.5, 1.0], [np.nan, 1.1], [np.nan, 1.25], [8.7, np.nan]])
-    assert "1 values of bad quality were read as missing." in str(preparation)
+    assert "1 value of bad quality: treated as missing." in str(preparation)
     odd = tmp_path / "odd.csv"
     odd.write_text(LONG.replace("TagName", "which").replace("Value", "how much").replace("Quality", "Güte"))
     assert open_table(odd, tag="which", value="how much", quality="Güte").channels == table.channels
@@ -208,7 +207,7 @@ def test_hostile_archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     place = data.rfind(b"PK\x01\x02")
     data[place + 24 : place + 28] = struct.pack("<I", 10)  # it says that it unpacks to ten bytes
     path.write_bytes(bytes(data))
-    monkeypatch.setattr(table_files, "memory_left", lambda: 400_000)
+    monkeypatch.setattr(places, "memory_left", lambda: 400_000)
     with pytest.raises(cf.DataError, match="unpacks to more than the 200000 bytes") as caught:
         open_table(path)
     assert caught.value.code == "too-large"
@@ -243,6 +242,6 @@ def test_pandas_and_polars_frames_are_tables() -> None:
     assert recording["pump"].u.ravel().tolist() == [1.0, 0.0, 1.0]
     plain = pandas.DataFrame({"time": ["2024-11-01 06:00", "2024-11-01 06:01"], "flow": ["1,5", "2,5"]})
     assert values(plain, "flow") == [1.5, 2.5]
-    assert inspect(polars.LazyFrame({"time": [0, 1], "x": [1, 2]})).rows == 2
+    assert inspect(polars.LazyFrame({"time": [0, 1], "x": [1, 2]})).table.rows == 2
     with pytest.raises(cf.DataError, match="DataFrame of polars or pandas"):
         open_table(3)

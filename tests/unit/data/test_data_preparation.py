@@ -194,7 +194,7 @@ def test_infinite_values_are_missing() -> None:
     frame = polars.DataFrame({"time": [0, 1, 2], "u_out": [1.0, float("inf"), 2.0]})
     recording, preparation = read_logs(frame, {"u": "u_*"})
     np.testing.assert_array_equal(recording["u"].y[:, 0], [1, np.nan, 2])
-    assert "1 infinite values were read as missing." in preparation.doubts
+    assert "1 infinite value: treated as missing in u_out (1)." in preparation.doubts
 
 
 def test_without_a_time_column_rows_are_taken_as_they_come() -> None:
@@ -321,4 +321,4 @@ def test_rows_whose_time_cannot_be_read_are_a_doubt(long: bool) -> None:
     if long:
         columns = {"tag": ["flow"] * 60 + ["level"] * 60, "value": [float(k % 7) for k in range(120)]}
     _, preparation = read_logs(polars.DataFrame({"time": stamps, **columns}), {"pump": {"outputs": "flow"}})
-    assert any("1 rows" in doubt and "'2024-13-45 99:99' in row 30" in doubt for doubt in preparation.doubts)
+    assert any("1 row " in doubt and "'2024-13-45 99:99' in row 30" in doubt for doubt in preparation.doubts)

@@ -10,8 +10,8 @@ import polars
 import pytest
 
 import counterflow as cf
-from counterflow.data import open_table
-from counterflow.data.times import NONE, SECOND, TimeOptions, find_time, moment, parse, shown_time
+from counterflow.data import TableOptions, open_table
+from counterflow.data.times import NONE, SECOND, find_time, moment, parse, shown_time
 
 START = datetime(2015, 12, 22, 16, 0, 0)
 MOMENTS = [START + timedelta(seconds=k) for k in (0, 1, 2, 3600, 40_000)]
@@ -19,7 +19,7 @@ EXPECTED = [int((m - datetime(1970, 1, 1)).total_seconds()) * SECOND for m in MO
 
 
 def found(cells: list[object], time_format: str | None = None, **options: object) -> list[int]:
-    given = TimeOptions(format=time_format, **options)  # type: ignore[arg-type]
+    given = TableOptions(time_format=time_format, **options)  # type: ignore[arg-type]
     return parse(polars.Series(cells), "t", given).nanoseconds.tolist()
 
 

@@ -100,7 +100,7 @@ def test_the_column_of_times_is_found_by_what_it_holds(tmp_path: Path, names: tu
         sheets[sheet][0][0] = name
     found = inspect(book(tmp_path / "a.xlsx", sheets))
     assert [channel.name for channel in found.channels] == ["flow", "power"]
-    assert "1 sheet of a.xlsx was left out, because no column of times was found there: 'About'." in found.sentences
+    assert "1 sheet of a.xlsx left out, because no column of times was found there: 'About'." in found.sentences
 
 
 def test_sheets_that_are_left_out_are_named(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def by_definition(outcome: Outcome) -> dict[str, float]:
     recording = plant.simulate(TINY["steps"], rng=1000 + TINY["run"])
     parts = cf.fit(recording, plant.locals(), method="penalty", rounds=1).parts
     A, B = outcome.array("A"), outcome.array("B")
-    refined = {n: parts[n].client_data(recording[n].y, recording[n].u).refined for n in plant.names}
+    refined = {n: ClientData.from_part(parts[n], recording[n].y, recording[n].u).refined for n in plant.names}
     found = {"server_loss": 0.0, "disentanglement": 0.0}
     for name, other in (plant.names, plant.names[::-1]):
         model, theta, phi = plant.local(name), outcome.array(f"theta/{name}"), outcome.array(f"phi/{name}")

@@ -12,7 +12,7 @@ from experiment_panels import drawn
 
 from counterflow.fits.training import fit
 from counterflow.paper import couplings
-from counterflow.paper.augmented import AugmentedModel
+from counterflow.paper.augmented import AugmentedModel, ClientData
 from counterflow.paper.experiments import overhead
 from counterflow.paper.experiments.experiment import Claim, Outcome, Request, Task
 from counterflow.paper.experiments.overhead import AXES, BASE, EXPERIMENT
@@ -115,7 +115,7 @@ def test_multiplications_are_those_of_the_products_of_a_round() -> None:
     plant = random_plant(units=3, states=2, inputs=1, outputs=4, rng=0)
     recording = plant.simulate(30, rng=1)
     found = fit(recording, plant.locals(), method="penalty", rounds=1)
-    data = {n: found.parts[n].client_data(recording[n].y, recording[n].u) for n in plant.names}
+    data = {n: ClientData.from_part(found.parts[n], recording[n].y, recording[n].u) for n in plant.names}
     T, P, U = 30, 6, 3
     evidence = SimpleNamespace(
         refined=np.hstack([data[n].refined for n in plant.names]).view(Counting),

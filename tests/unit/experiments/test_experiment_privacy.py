@@ -11,7 +11,7 @@ from tolerances import EXACT
 
 import counterflow as cf
 from counterflow.exchange.sufficient.private import clipped_rows
-from counterflow.paper.augmented import AugmentedModel
+from counterflow.paper.augmented import AugmentedModel, ClientData
 from counterflow.paper.experiments import audit, privacy
 from counterflow.paper.experiments.effects import coupling_error, recorded
 from counterflow.paper.experiments.experiment import Outcome, Request, Task
@@ -84,7 +84,7 @@ def test_the_audit_follows_what_the_unit_really_sent() -> None:
     found = cf.fit(recording, plant.locals(), method="penalty", rounds=6, privacy=privacy, watch=watch)
     bound, part = sent[0].bound, found.parts["one"]
     y, u = (clipped_rows(each, bound)[0] for each in (recording["one"].y, recording["one"].u))
-    rows = audit.followed(AugmentedModel(part.working_model, part.client_data(y, u)), answers)
+    rows = audit.followed(AugmentedModel(part.working_model, ClientData.from_part(part, y, u)), answers)
     assert len(rows) == len(sent) == 6
     for message, means in zip(sent, rows, strict=True):
         noise = np.hstack([message.refined, message.augmented, message.predicted]) - means

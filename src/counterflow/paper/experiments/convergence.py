@@ -13,7 +13,7 @@ from counterflow.exchange.estimators import KalmanEstimator
 from counterflow.filtering import kalman_filter
 from counterflow.fits.fit import Fit
 from counterflow.fits.training import fit
-from counterflow.paper.augmented import AugmentedModel
+from counterflow.paper.augmented import AugmentedModel, ClientData
 from counterflow.paper.experiments.effects import recorded
 from counterflow.paper.experiments.experiment import Claim, Outcome, Outcomes, Request, Task, Value, Verdict
 from counterflow.paper.experiments.figures import INK, Curve, Drawing, Panel, level, points
@@ -100,7 +100,7 @@ def _filtered(plant: Plant, recording: Recording) -> FloatArray:
 
 def augmented(found: Fit, plant: Plant, recording: Recording) -> tuple[FloatArray, FloatArray]:
     """Predictions ỹ_a of all units, rows 1..T, and Theorem 8.3's right side J_m E[z], both side by side."""
-    data = {n: found.parts[n].client_data(recording[n].y, recording[n].u) for n in plant.names}
+    data = {n: ClientData.from_part(found.parts[n], recording[n].y, recording[n].u) for n in plant.names}
     u = np.hstack([data[n].inputs for n in plant.names])
     predictions, biases = [], []
     for name in plant.names:

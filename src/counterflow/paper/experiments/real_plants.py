@@ -74,13 +74,14 @@ def data_files(dataset: str, place: Path) -> list[Path]:
 def _check(dataset: str, files: Sequence[Path], place: Path) -> None:
     """Refuse what is no table, or has no column of this data set, before anything else is computed."""
     from counterflow.data import hai, swat
-    from counterflow.data.files import open_file
+    from counterflow.data.formats import open_files
+    from counterflow.data.options import TableOptions
 
     word, unit_of, example = (
         (None, hai.unit_of, "P1_LIT01") if dataset == "hai" else ("timestamp", swat.unit_of, "LIT101")
     )
     try:
-        names = [name for path in files for name in open_file(path, header_word=word).names]
+        names = [name for file in open_files(files, TableOptions(header_word=word)) for name in file.names]
     except DataError as error:
         raise DataError(f"--{dataset} {str(place)!r}: {error}") from error
     if not any(unit_of(name.replace(" ", "")) for name in names):
