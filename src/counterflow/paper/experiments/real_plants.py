@@ -14,12 +14,13 @@ import numpy as np
 from counterflow.arrays import FloatArray
 from counterflow.errors import DataError
 from counterflow.fits.training import fit
-from counterflow.identification import pooled_model, stretches
+from counterflow.identification import stretches
 from counterflow.paper.experiments.experiment import Claim, Outcome, Outcomes, Request, Task, Value, Verdict
 from counterflow.paper.experiments.figures import DISENTANGLEMENT, SERVER_LOSS, Drawing, band, level, over_rounds
 from counterflow.paper.experiments.two_units import kept_rounds
 from counterflow.paper.experiments.verdicts import below, both, holds
 from counterflow.paper.experiments.wording import ABOVE_RULE, BAND, caption, described, summary
+from counterflow.paper.pooled import pooled_model
 from counterflow.plant import LocalModel, Recording
 
 TITLES = {"hai": "HAI", "swat": "SWaT"}
