@@ -28,9 +28,10 @@ if TYPE_CHECKING:
     from counterflow.control import PID, Law, Loop, Manual, Ratio, Relay, Schedule
     from counterflow.data import Preparation, read_logs
     from counterflow.exchange.estimators import Estimates, Estimator, KalmanEstimator
-    from counterflow.exchange.logs.options import LogOptions
-    from counterflow.exchange.moments.options import MomentLogOptions, MomentOptions
-    from counterflow.exchange.sufficient.options import LikelihoodOptions
+    from counterflow.exchange.log_moments import MomentLogOptions
+    from counterflow.exchange.log_rows import LogOptions
+    from counterflow.exchange.moments import MomentOptions
+    from counterflow.exchange.rows import LikelihoodOptions
     from counterflow.fits.fit import Fit, load
     from counterflow.fits.refutation import Refutation, refute
     from counterflow.fits.storage import load_server, load_unit
@@ -60,11 +61,11 @@ _HOMES = {
     "KalmanEstimator": "exchange.estimators",
     "Law": "control",
     "Ledger": "privacy",
-    "LikelihoodOptions": "exchange.sufficient.options",
-    "MomentLogOptions": "exchange.moments.options",
-    "MomentOptions": "exchange.moments.options",
+    "LikelihoodOptions": "exchange.rows",
+    "MomentLogOptions": "exchange.log_moments",
+    "MomentOptions": "exchange.moments",
     "LocalModel": "plant",
-    "LogOptions": "exchange.logs.options",
+    "LogOptions": "exchange.log_rows",
     "Manual": "control",
     "Loop": "control",
     "PID": "control",

@@ -46,7 +46,7 @@ from counterflow.cli.toml_lines import TomlPath, shown
 from counterflow.cli.toml_page import LETTERS, Page, what
 from counterflow.control import Loop
 from counterflow.control.laws import law_of
-from counterflow.exchange.logs.options import LogOptions
+from counterflow.exchange.log_rows import LogOptions
 from counterflow.exchange.registry import FEDERATED
 from counterflow.fits.training import METHODS
 from counterflow.plant import Channel, LocalModel, Plant, Recording, Unit

@@ -18,7 +18,7 @@ from counterflow.cli.options import AnswerFormat, Edges, Forbidden, Force, known
 from counterflow.cli.output import Format
 from counterflow.data.archives import is_table
 from counterflow.errors import OptionError, StorageError
-from counterflow.exchange.sufficient.options import LikelihoodOptions
+from counterflow.exchange.rows import LikelihoodOptions
 from counterflow.files import blaming
 from counterflow.fits import training
 from counterflow.fits.content import SERVER_FILE

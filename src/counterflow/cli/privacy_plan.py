@@ -20,22 +20,25 @@ from counterflow.cli.federation_file import read_plant
 from counterflow.cli.options import AnswerFormat, Delta, Window
 from counterflow.cli.output import Format
 from counterflow.errors import OptionError
-from counterflow.exchange.moments.log_unit import MomentLogUnit
-from counterflow.exchange.moments.private import SHARES, MomentRelease
-from counterflow.exchange.moments.server import MomentConfig, MomentLogServer, MomentServer
-from counterflow.exchange.moments.unit import MomentUnit
-from counterflow.exchange.sufficient.private import privatised
-from counterflow.exchange.sufficient.server import share
-from counterflow.exchange.sufficient.unit import sufficient_message
+from counterflow.exchange.compression import sufficient_message
+from counterflow.exchange.log_moments import ranges
+from counterflow.exchange.machines import ExchangeServer, ExchangeUnit
+from counterflow.exchange.moments import MomentMemory
+from counterflow.exchange.registry import LOG_MOMENTS, MOMENTS
+from counterflow.exchange.rows import privatised
+from counterflow.exchange.task import LocalTask, UnitData
 from counterflow.fits import engine
 from counterflow.fits.fit import load
 from counterflow.learning.clipping import SETTLES
 from counterflow.learning.known_edges import KnownEdges
+from counterflow.learning.likelihood import SharedRecord
+from counterflow.learning.log_moment_design import LogFound
 from counterflow.learning.optimiser import Estimated
 from counterflow.learning.parameters import Estimate, Parameters
 from counterflow.learning.uncertainty import Uncertainty, uncertainty
 from counterflow.plant import LocalModel, Plant, Unit, excitation
 from counterflow.privacy import Privacy, gaussian_epsilon, gaussian_mu
+from counterflow.privacy.clipping import AddedNoise
 
 FALSE_ALARMS = 0.05
 WANTED_ERROR = 0.1
@@ -205,7 +208,7 @@ def expected_errors(task: Task, settings: Sequence[Privacy | None]) -> list[Expe
             made = [privatised(m, task.models[m.unit], privacy) for m in bare]
             messages = [message for message, _ in made]
             clipped = max(release.clipped for _, release in made)
-        shared = share(messages)
+        shared = SharedRecord.from_messages(messages)
         root = np.eye(len(plant.A))  # it moves nothing here
         parameters = Parameters(shared, task.estimate, root, known=task.known)
         truth = Estimated(plant.A, plant.B, plant.Q, 0.0, 0, True, 0.0, parameters=parameters)
@@ -230,13 +233,17 @@ def expected_errors_of_moments(task: Task, settings: Sequence[Privacy | None]) -
     recording = plant.simulate(task.rows - 1, rng=_SEED, inputs=dict(task.inputs))
     out = []
     for privacy in settings:
-        server = MomentServer(MomentConfig(tuple(names), 1 if privacy is None else len(SHARES), task.known))
-        units = {n: MomentUnit(n, task.models[n], recording[n].y, recording[n].u, privacy) for n in names}
-        done, states, _ = engine.run(server, units)
-        assert isinstance(done, MomentServer)
-        design, made = done.designed, [state.release for state in states.values()]
-        clipped = max((release.clipped for release in made if isinstance(release, MomentRelease)), default=0.0)
-        covariance = design.record(done.moments).spread_at(plant.A, plant.B, design.parameters)
+        known = task.known
+        options = {} if known is None else {"edges": known.edges, "forbidden": known.forbidden}
+        asked = LocalTask("moments", {unit.name: unit.inputs for unit in plant.units}, options, privacy=privacy)
+        own = {n: UnitData(plant.unit(n), recording[n].y, recording[n].u, task.models[n]) for n in names}
+        units = {n: ExchangeUnit(MOMENTS.what, asked, own[n]) for n in names}
+        done, states, _ = engine.run(MOMENTS.server(asked), units)
+        assert isinstance(done, ExchangeServer)
+        assert isinstance(done.memory, MomentMemory)
+        design, made = done.work, [state.release for state in states.values()]
+        clipped = max((release.clipped for release in made if isinstance(release, AddedNoise)), default=0.0)
+        covariance = design.record(done.memory.moments).spread_at(plant.A, plant.B, design.parameters)
         out.append(Expected(_relative(plant, Uncertainty(design.parameters, covariance)), clipped))
     return out
 
@@ -261,20 +268,23 @@ def expected_errors_of_logs(task: Task, settings: Sequence[Privacy | None]) -> l
     described = {unit.name: _ranged(unit, recording[unit.name].y) for unit in plant.units}
     out = []
     for privacy in settings:
-        config = MomentConfig(tuple(names), 1 if privacy is None else len(SHARES), memory=task.memory)
-        units = {n: MomentLogUnit(described[n], recording[n].y, recording[n].u, privacy) for n in names}
-        done, states, _ = engine.run(MomentLogServer(config), units)
-        assert isinstance(done, MomentLogServer)
-        assert done.found is not None
-        design, made = done.designed, [state.release for state in states.values()]
-        clipped = max((release.clipped for release in made if isinstance(release, MomentRelease)), default=0.0)
+        inputs = {unit.name: unit.inputs for unit in plant.units}
+        asked = LocalTask("moments", inputs, {"memory": task.memory}, privacy=privacy, from_logs=True)
+        brought = {n: UnitData(described[n], recording[n].y, recording[n].u) for n in names}
+        units = {n: ExchangeUnit(LOG_MOMENTS.what, asked, brought[n]) for n in names}
+        done, states, _ = engine.run(LOG_MOMENTS.server(asked), units)
+        assert isinstance(done, ExchangeServer)
+        assert isinstance(done.memory, MomentMemory)
+        assert isinstance(done.memory.found, LogFound)
+        design, made = done.work, [state.release for state in states.values()]
+        clipped = max((release.clipped for release in made if isinstance(release, AddedNoise)), default=0.0)
         functions = design.bank.functions[: design.bank.memory]
         missed = whole = 0.0
-        for effect, found in zip(names, done.found.estimates, strict=True):
+        for effect, found in zip(names, done.memory.found.estimates, strict=True):
             weights = found.weights.reshape(len(found.level), len(design.scale), -1)
             estimate = np.einsum("lk,ouk->lou", functions, weights)
             truth = _responses(plant, effect, len(functions)) * design.scale
-            truth = truth / units[effect].ranges[1][:, None]
+            truth = truth / ranges(brought[effect].unit, brought[effect].y, privacy is not None)[1][:, None]
             for cause in names:
                 if cause != effect:
                     own = plant.input_slice(cause)

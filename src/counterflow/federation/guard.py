@@ -326,7 +326,7 @@ class Guard:
         self._check_shapes(message)
         private = isinstance(message, PerturbedStates)
         if self.job.privacy is not None:
-            method_of(self.job).checked_release(self.job, self.description.rows, message, release)
+            method_of(self.job).check_noise(self.job, self.description.rows, message, release)
         elif private:
             raise ProtocolError(f"unit {self.unit!r}: {kind} belongs to a private job, {self.job.label} is none")
         return message
@@ -335,7 +335,8 @@ class Guard:
         """Refuse what the budget cannot pay for; before the first message, see that it can pay for all of them."""
         charge, first = self._charge(message), not getattr(message, "round", 0)
         if first:
-            costs = method_of(self.job).charges(self._charged, self._model(), self.description.rows)
+            charges = method_of(self.job).charges(self._charged, self._model(), self.description.rows)
+            costs = [each.cost for each in charges]
         elif charge is None:
             return
         else:

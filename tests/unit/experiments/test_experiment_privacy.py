@@ -10,13 +10,13 @@ from experiment_panels import drawn
 from tolerances import EXACT
 
 import counterflow as cf
-from counterflow.exchange.sufficient.private import clipped_rows
 from counterflow.paper.augmented import AugmentedModel
 from counterflow.paper.experiments import audit, privacy
 from counterflow.paper.experiments.effects import coupling_error, recorded
 from counterflow.paper.experiments.experiment import Outcome, Request, Task
 from counterflow.paper.experiments.privacy import EXPERIMENT, NONE
 from counterflow.privacy.accounting import gaussian_epsilon
+from counterflow.privacy.clipping import clipped_rows
 from counterflow.protocol import PerturbedStates, StateGradients
 
 
