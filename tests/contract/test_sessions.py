@@ -23,14 +23,10 @@ from tolerances import EXACT
 
 import counterflow as cf
 from counterflow.errors import OptionError, PrivacyError, ProtocolError, StorageError
-from counterflow.exchange.logs.server import LogServer
-from counterflow.exchange.logs.unit import LogUnit
-from counterflow.exchange.moments.private import SHARES
-from counterflow.exchange.moments.server import MomentServer
-from counterflow.exchange.moments.unit import MomentUnit
-from counterflow.exchange.sufficient.private import foreseen
-from counterflow.exchange.sufficient.server import SufficientServer
-from counterflow.exchange.sufficient.unit import SufficientUnit, sufficient_message
+from counterflow.exchange.compression import sufficient_message
+from counterflow.exchange.machines import ExchangeServer, ExchangeUnit
+from counterflow.exchange.moments import SHARES
+from counterflow.exchange.rows import foreseen
 from counterflow.exchange.task import UnitData
 from counterflow.federation import Job, Outgoing, PlantSession, Policy, checkpoint, verify
 from counterflow.federation.audit import FILE, SITE, Audit
@@ -358,7 +354,7 @@ def test_a_job_that_is_over_is_not_estimated_again(tmp_path: Path, monkeypatch: 
     def again(*arguments: object, **options: object) -> None:
         raise AssertionError("it was estimated again")
 
-    monkeypatch.setattr("counterflow.exchange.sufficient.server.maximum_likelihood", again)
+    monkeypatch.setattr("counterflow.exchange.rows.maximum_likelihood", again)
     with Federation(tmp_path, job, {}, {}) as alone:
         assert not alone.coordinator.outgoing()
         result = alone.coordinator.result()
@@ -415,13 +411,7 @@ def test_turns_of_long_ago_are_not_repeated(tmp_path: Path) -> None:
             everybody.coordinator.receive("boiler", 0, b"")
 
 
-UNITS_AND_SERVERS = (
-    *(TrainingUnit, SufficientUnit, LogUnit, MomentUnit),
-    *(TrainingServer, SufficientServer, LogServer, MomentServer),
-)
-
-
-@pytest.mark.parametrize("kind", UNITS_AND_SERVERS)
+@pytest.mark.parametrize("kind", [ExchangeUnit, ExchangeServer, TrainingUnit, TrainingServer])
 def test_every_field_of_a_state_is_given_or_kept(kind: Any) -> None:
     assert {field.name for field in fields(kind)} > kind.GIVEN
 
@@ -495,7 +485,7 @@ def test_each_release_is_charged_once_whenever_death_comes(
             everybody.run(watch)
             for name in INPUTS:
                 state = everybody.plant(name).state
-                assert isinstance(state, SufficientUnit)
+                assert isinstance(state, ExchangeUnit)
                 assert state.release is not None
                 (sent,) = map(decode, released[name])  # the same bytes, however often they were asked for
                 assert isinstance(sent, Sufficient)
@@ -532,7 +522,7 @@ def test_each_round_of_moments_is_charged_once_whenever_death_comes(
             everybody.run(watch)
             for name in INPUTS:
                 state, sent = everybody.plant(name).state, [decode(data) for data in released[name]]
-                assert isinstance(state, MomentUnit)
+                assert isinstance(state, ExchangeUnit)
                 assert state.release is not None
                 rounds = {message.round: message for message in sent if isinstance(message, Moments)}
                 assert len(sent) == 1 + len(rounds) <= 1 + len(SHARES)  # the same bytes, however often they were asked

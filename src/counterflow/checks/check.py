@@ -19,7 +19,7 @@ from counterflow.checks.misfit import bend_checks, known_checks, shared_checks
 from counterflow.checks.networks import network_checks
 from counterflow.checks.verdicts import Check, Checks
 from counterflow.exchange.outcome import Status
-from counterflow.exchange.sufficient.method import NEARLY
+from counterflow.exchange.rows import NEARLY
 from counterflow.learning.regime_sums import since
 from counterflow.questions.answering import Server
 

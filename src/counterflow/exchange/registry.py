@@ -8,15 +8,18 @@ from importlib import import_module
 from types import MappingProxyType
 
 from counterflow.errors import ModelError, OptionError
-from counterflow.exchange.logs.method import LogMethod
+from counterflow.exchange.exchange import Exchange
+from counterflow.exchange.log_moments import MomentsOfLogs
+from counterflow.exchange.log_rows import LogRows
 from counterflow.exchange.method import Method
-from counterflow.exchange.moments.log_method import MomentLogMethod
-from counterflow.exchange.moments.method import MomentMethod
-from counterflow.exchange.sufficient.method import SufficientMethod
+from counterflow.exchange.moments import MomentsOfModels
+from counterflow.exchange.rows import Rows
 from counterflow.exchange.task import Task
 
-_MOMENTS = MomentMethod()
-_OURS: Mapping[str, Method] = MappingProxyType({"sufficient": SufficientMethod(), "moments": _MOMENTS})
+ROWS, MOMENTS = Exchange(Rows()), Exchange(MomentsOfModels())
+LOG_ROWS, LOG_MOMENTS = Exchange(LogRows()), Exchange(MomentsOfLogs())
+EXCHANGES = (ROWS, MOMENTS, LOG_ROWS, LOG_MOMENTS)
+_OURS: Mapping[str, Method] = MappingProxyType({"sufficient": ROWS, "moments": MOMENTS})
 PUBLISHED = ("penalty", "lagrangian", "hybrid", "fedgc")
 
 
@@ -39,7 +42,7 @@ class _Federated(Mapping[str, Method]):
 
 
 FEDERATED: Mapping[str, Method] = _Federated()
-FROM_LOGS: Mapping[str, Method] = MappingProxyType({"sufficient": LogMethod(), "moments": MomentLogMethod()})
+FROM_LOGS: Mapping[str, Method] = MappingProxyType({"sufficient": LOG_ROWS, "moments": LOG_MOMENTS})
 POOLED = ("centralized", "oracle")  # references that need everything in one place
 
 
@@ -61,7 +64,7 @@ def method_of(task: Task) -> Method:
             f"{task.label}: method must be one of {', '.join(map(repr, FEDERATED))}, got {task.method!r:.80}"
         )
     if not task.from_logs:
-        return _MOMENTS if task.method == "sufficient" and releases_moments(task) else FEDERATED[task.method]
+        return MOMENTS if task.method == "sufficient" and releases_moments(task) else FEDERATED[task.method]
     if task.method not in FROM_LOGS:
         raise ModelError(
             f"{task.label}: method {task.method!r} needs models: {{unit name: LocalModel}}, or a Plant whose local "
@@ -70,3 +73,8 @@ def method_of(task: Task) -> Method:
         )
     private = task.privacy is not None and task.privacy.accounting == "rigorous"
     return FROM_LOGS["moments" if private else task.method]
+
+
+def kept_kinds() -> Mapping[str, type]:
+    """Classes of what the machines of exchanges keep between messages, by their names: for snapshots."""
+    return MappingProxyType({kind.__name__: kind for one in EXCHANGES for kind in one.what.kept})

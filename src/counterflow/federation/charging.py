@@ -48,7 +48,8 @@ class Charging:
             return
         charge = self._charge(message)
         if not getattr(message, "round", 0):
-            costs = self._costs.charges(self._claimed, self._model(), self._description.rows)
+            charges = self._costs.charges(self._claimed, self._model(), self._description.rows)
+            costs = [each.cost for each in charges]
         elif charge is None:
             return
         else:

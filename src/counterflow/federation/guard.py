@@ -189,7 +189,7 @@ class Guard:
             if isinstance(message, Reaction):
                 self._check_answer(message, release)
             if self.job.privacy is not None:
-                method_of(self.job).checked_release(self.job, self.description.rows, message, release)
+                method_of(self.job).check_noise(self.job, self.description.rows, message, release)
             elif isinstance(message, PerturbedStates):
                 raise ProtocolError(
                     f"unit {self.unit!r}: {type(message).__name__} belongs to a private job, {self.job.label} is none"

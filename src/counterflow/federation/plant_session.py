@@ -22,12 +22,12 @@ import numpy as np
 
 from counterflow.errors import CounterflowError, DataError, OptionError, ProtocolError, StorageError
 from counterflow.exchange.method import UnitState, unit_step
-from counterflow.exchange.sufficient.private import PrivateRelease
 from counterflow.federation import checkpoint
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
 from counterflow.federation.refusal import Numbered
 from counterflow.federation.turns import LOG, Outgoing, Session, blaming, checked_sequence, first_difference, strange
+from counterflow.privacy.clipping import AddedNoise
 from counterflow.protocol import Message, StateGradients, encode
 from counterflow.sealed_log import Entry, SealedLogs
 from counterflow.threads import one_blas_thread
@@ -261,13 +261,13 @@ class PlantSession(Session):
 
 def _kept(state: UnitState) -> dict[str, Any] | None:
     """How a private message was made, where that was found with noise and so cannot be computed again."""
-    return asdict(state.release) if isinstance(state.release, PrivateRelease) else None
+    return asdict(state.release) if isinstance(state.release, AddedNoise) else None
 
 
 def _restored(state: UnitState, kept: dict[str, Any] | None) -> UnitState:
-    if kept is None or not isinstance(state.release, PrivateRelease):
+    if kept is None or not isinstance(state.release, AddedNoise):
         return state
-    return cast(UnitState, replace(cast(Any, state), release=type(state.release)(**kept)))
+    return cast(UnitState, replace(cast(Any, state), release=AddedNoise(**kept)))
 
 
 def _repeatable(job: Job) -> bool:

@@ -19,7 +19,7 @@ from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat, distinct, scope_of
 from counterflow.checks import failed_checks
 from counterflow.errors import DataError, PrivacyError
-from counterflow.exchange.logs.method import learned_system, network_status
+from counterflow.exchange.log_rows import learned_system, network_status
 from counterflow.exchange.outcome import Couplings, Provenance
 from counterflow.exchange.part import plant_of, sufficient_messages
 from counterflow.fits.engine import Traffic

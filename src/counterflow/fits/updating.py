@@ -10,21 +10,20 @@ import numpy as np
 
 from counterflow._version import __version__
 from counterflow.errors import OptionError, PrivacyError
-from counterflow.exchange.input_feedback import reactions_refused
 from counterflow.exchange.outcome import Provenance, Status
 from counterflow.exchange.part import sufficient_messages
-from counterflow.exchange.privacy import PrivacyReport, Spending, promise
-from counterflow.exchange.sufficient.method import sufficient_report
-from counterflow.exchange.sufficient.private import MECHANISM, message_cost
-from counterflow.exchange.sufficient.server import share
-from counterflow.fits.engine import Traffic
+from counterflow.exchange.privacy import PrivacyReport, promise
+from counterflow.exchange.registry import ROWS
+from counterflow.exchange.task import LocalTask, UnitData
+from counterflow.fits.engine import Traffic, paying
 from counterflow.fits.log_updates import followed, refuse_repeated
 from counterflow.fits.moment_updates import window_joined
+from counterflow.learning.likelihood import SharedRecord
 from counterflow.learning.online import Memory, remember, update
 from counterflow.learning.prior import DROWNED_CODE
 from counterflow.plant import Recording
-from counterflow.privacy import Privacy, RowRange
-from counterflow.protocol import Sufficient, encoded_size
+from counterflow.privacy import Privacy
+from counterflow.protocol import Request, Sufficient, encoded_size
 
 if TYPE_CHECKING:
     from counterflow.fits.fit import Fit
@@ -45,7 +44,7 @@ def updated(fit: Fit, recording: Recording, privacy: Privacy | None) -> Fit:
         if point.same_row:  # what acts on the first new row stands in it
             last_input[fit.plant.input_slice(name)] = recording[name].u[0] - point.input_level
     messages, report = _messages(fit, recording, privacy)
-    size, new = sum(encoded_size(message) for message in messages), share(messages)
+    size, new = sum(encoded_size(message) for message in messages), SharedRecord.from_messages(messages)
     assert fit.couplings is not None
     old = fit.couplings.shared.values
     if privacy is None and fit.couplings.memory is None and old.shape[1:] == new.values.shape[1:]:
@@ -87,19 +86,20 @@ def _messages(fit: Fit, recording: Recording, privacy: Privacy | None) -> tuple[
         return sufficient_messages(fit.parts, names, recording), None
     if not isinstance(privacy, Privacy) or privacy.accounting != "rigorous":
         raise OptionError(f"update: privacy must be a counterflow.Privacy with rigorous accounting, got {privacy!r}")
-    for name in names:
-        reactions_refused(fit.parts[name].unit, recording[name].y, recording[name].u)
-    models = {name: fit.parts[name].model for name in names}
-    costs = {name: [message_cost(privacy, recording.rows, model.states)] for name, model in models.items()}
-    label, what = f"update {recording.public_digest[:12]}", f"sufficient message of {recording.rows} rows"
-    rows = {name: RowRange.numbered(recording[name].y, privacy.start) for name in names}
-    with Spending.start(privacy, tuple(names), label, MECHANISM, costs, models, rows) as spending:
-        made = {name: fit.parts[name].private(recording[name].y, recording[name].u, privacy) for name in names}
-        for name in names:
-            spending.record(name, costs[name][0], what)
-        report = sufficient_report(spending, {name: release for name, (_, release) in made.items()})
+    own = {n: UnitData(fit.parts[n].unit, recording[n].y, recording[n].u, fit.parts[n].model) for n in names}
+    task = LocalTask(fit.method, {name: fit.parts[name].unit.inputs for name in names}, privacy=privacy)
+    units = {name: ROWS.unit(task, own[name]) for name in names}  # refuses inputs that react
+    with paying(ROWS, task, own, f"update {recording.public_digest[:12]}") as payment:
+        assert payment.spending is not None
+        messages: list[Sufficient] = []
+        for name, unit in units.items():
+            units[name], (message,) = unit.step(Request(name))
+            payment(message)
+            assert isinstance(message, Sufficient)
+            messages.append(message)
+        report = ROWS.privacy_report(task, payment.spending, None, units)
     if fit.privacy is None:
         report = replace(report, excluded=(EARLIER_ROWS, *report.excluded))
     else:
         report = report.after(fit.privacy)
-    return [message for message, _ in made.values()], report
+    return messages, report

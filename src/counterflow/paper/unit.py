@@ -13,11 +13,11 @@ import numpy as np
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import OptionError, ProtocolError
-from counterflow.exchange.sufficient.private import clipped_rows
 from counterflow.paper.augmented import AugmentedModel
 from counterflow.paper.contraction import Contraction, Responses
 from counterflow.paper.solver import Pair, RefinedSearch, Search, WhiteSearch, best_offset, new_search, plain_norm
 from counterflow.privacy import Source, gaussian_release
+from counterflow.privacy.clipping import clipped_rows
 from counterflow.protocol import (
     AugmentedStates,
     Finished,

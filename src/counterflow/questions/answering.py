@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from counterflow.caveats import distinct, to_text
-from counterflow.exchange.sufficient.server import share
+from counterflow.learning.likelihood import SharedRecord
 from counterflow.protocol import Answer, Ask, Change, Sufficient
 from counterflow.protocol.questions import HELD, REACTING
 from counterflow.questions.parts import Watch, with_caveats
@@ -28,7 +28,7 @@ class Server(ServerModel):
 
     def about(self, messages: list[Sufficient]) -> Server:
         """The same, with other rows to refer to: what the units send of another recording."""
-        return replace(self, shared=share(messages))
+        return replace(self, shared=SharedRecord.from_messages(messages))
 
     def ask(self, changes: Sequence[Change], ask: Ask, watch: Watch | None = None) -> tuple[Answer, ...]:
         """Answer one question; ``watch`` sees every message that would cross."""

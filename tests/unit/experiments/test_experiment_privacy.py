@@ -9,13 +9,13 @@ import pytest
 from tolerances import EXACT
 
 import counterflow as cf
-from counterflow.exchange.sufficient.private import clipped_rows
 from counterflow.paper.augmented import AugmentedModel, ClientData
 from counterflow.paper.experiments import audit, privacy
 from counterflow.paper.experiments.effects import coupling_error, recorded
 from counterflow.paper.experiments.experiment import Task
 from counterflow.paper.experiments.privacy import NONE, PrivacyResult
 from counterflow.privacy.accounting import gaussian_epsilon
+from counterflow.privacy.clipping import clipped_rows
 from counterflow.protocol import PerturbedStates, StateGradients
 
 

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 import counterflow as cf
 from counterflow.cli import app
 from counterflow.errors import CounterflowError, OptionError, PrivacyError, StorageError
-from counterflow.exchange.sufficient.private import privatised
-from counterflow.exchange.sufficient.unit import sufficient_message
+from counterflow.exchange.compression import sufficient_message
+from counterflow.exchange.rows import privatised
 from counterflow.federation import Audit, Job
 from counterflow.federation.audit import FILE
 from counterflow.federation.reconciliation import compare

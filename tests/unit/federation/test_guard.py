@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 import counterflow as cf
 from counterflow import protocol
 from counterflow.errors import CounterflowError, PrivacyError, ProtocolError, StorageError
+from counterflow.exchange.compression import sufficient_message
 from counterflow.exchange.method import unit_step
 from counterflow.exchange.registry import method_of
-from counterflow.exchange.sufficient.private import privatised
-from counterflow.exchange.sufficient.unit import sufficient_message
+from counterflow.exchange.rows import privatised
 from counterflow.federation import Audit, CoordinatorSession, Description, Guard, Job, Policy, UnitData
 from counterflow.federation.audit import FILE
 from counterflow.federation.guard import MOST_REFUSALS

@@ -9,9 +9,11 @@ import pytest
 from tolerances import STANDARD_ERRORS
 
 import counterflow as cf
-from counterflow.exchange.moments.design import Design
-from counterflow.exchange.moments.unit import MomentUnit
+from counterflow.exchange.machines import ExchangeUnit
+from counterflow.exchange.registry import MOMENTS
+from counterflow.exchange.task import LocalTask, UnitData
 from counterflow.learning.impulse_basis import basis_of, correlations, laguerre_bank, memory_of, pole_bank, responses
+from counterflow.learning.moment_design import Design
 from counterflow.plant import excitation
 from counterflow.protocol import Basis, Request
 
@@ -20,17 +22,18 @@ ROWS = 400
 
 
 def design_of(plant, recording, known=None):
-    units = [MomentUnit(n, plant.local(n), recording[n].y, recording[n].u) for n in plant.names]
-    return Design(tuple(unit.outline() for unit in units), known), units
+    task = LocalTask("moments", {unit.name: unit.inputs for unit in plant.units})
+    own = [UnitData(recording[n].unit, recording[n].y, recording[n].u, plant.local(n)) for n in plant.names]
+    units = [ExchangeUnit(MOMENTS.what, task, each).step(Request(each.unit.name)) for each in own]
+    return Design(tuple(outline for _, (outline,) in units), known), [unit for unit, _ in units]
 
 
 def moments_of(design, units):
     out = {}
-    for unit, basis in zip(units, design.bases, strict=True):
-        width = len(unit.outline().observation)
+    for unit, outline, basis in zip(units, design.outlines, design.bases, strict=True):
+        width = len(outline.observation)
         asked = Basis(unit.unit, 0, 0.0, basis, np.zeros((0, width)), np.eye(width))
-        state, _ = unit.step(Request(unit.unit))
-        _, (message,) = state.step(asked)
+        _, (message,) = unit.step(asked)
         out[unit.unit] = message
     return out
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from counterflow.arrays import FloatArray
-from counterflow.exchange.sufficient.unit import sufficient_message
+from counterflow.exchange.compression import sufficient_message
 from counterflow.fits.training import fit
 from counterflow.paper.experiments.experiment import Claim, Experiment, Request, Task, Value, grid
 from counterflow.paper.experiments.figures import Drawing, Panel, points

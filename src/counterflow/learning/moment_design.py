@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -170,8 +170,3 @@ class Design:
 def _affordable(basis: FloatArray, there: NDArray[np.bool_]) -> FloatArray:
     """As many of the signals as the rows can tell apart."""
     return basis[:, : max(1, int(there.sum()) // LEAST_ROWS)] if basis.shape[1] else basis
-
-
-def outlines_of(names: Sequence[str], outlines: Mapping[str, Outline]) -> tuple[Outline, ...]:
-    """In the order of the estimate."""
-    return tuple(outlines[name] for name in names)

@@ -1,4 +1,4 @@
-"""The unit's side where it has a log and no model: a few numbers a row, in a basis that it keeps to itself.
+"""How a unit that has a log and no model reads a few numbers a row off it, in a basis that it keeps to itself.
 
 The unit standardises its measurements, finds the space in which they carry more than noise, and sends their coordinates
 there: y = level + scale (W s + noise) is solved for s with the least noise. Level, scale and W stay here, so that the
@@ -8,17 +8,16 @@ server never learns what was measured; what it finds for s, the unit lifts back 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import DataError, ProtocolError
-from counterflow.exchange.sufficient.unit import spans_of
+from counterflow.exchange.compression import spans_of
 from counterflow.identification import SignalSpace, lagged_gram, signal_space
-from counterflow.plant import LocalModel, OperatingPoint, Unit
-from counterflow.protocol import Finished, Identified, Message, Reduced, Request
+from counterflow.plant import LocalModel, Unit
+from counterflow.protocol import Identified, Reduced
 
 FINEST = 1e-9  # of the correlations' eigenvalues: a direction in which nothing moves by itself
 LEAST = 1e-6  # of a channel's variance: the least noise it is taken to have
@@ -30,52 +29,6 @@ NOTHING = 100.0  # variance from which on nothing is known
 NEGLIGIBLE = 1e-6  # of the variance in complete rows
 SPARE = 2  # numbers more than stand out of the noise: one that is missed costs more than one too many
 NEIGHBOURS = 2  # rows before and after one that are asked what its numbers are without their noise
-
-
-@dataclass(frozen=True)
-class LogUnit:
-    """All that a unit holds while its log is identified."""
-
-    description: Unit
-    y: FloatArray  # (T+1, D_m); NaN where missing
-    u: FloatArray  # (T+1, U_m)
-    rank: int | None = None  # numbers a row; None: as many as stand out of the noise, and some to spare
-    later: bool = False  # its inputs act on the next row only
-    reading: Reading | None = None
-    model: LocalModel | None = None
-    doubt: tuple[FloatArray, FloatArray] | None = None  # how uncertain the rows of the model's C are
-    point: OperatingPoint | None = None
-    finished: bool = False
-    loss: float | None = None
-    proprietary_loss: float = 0.0
-    release: None = None  # nothing of it is private
-
-    GIVEN: ClassVar[frozenset[str]] = frozenset({"description", "y", "u", "rank", "later"})
-
-    @property
-    def unit(self) -> str:
-        return self.description.name
-
-    def step(self, message: Message) -> tuple[LogUnit, tuple[Message, ...]]:
-        match message:
-            case Request() if self.reading is None:
-                reading = Reading.of(self.description, self.y, self.u, self.rank)
-                return replace(self, reading=reading), (reading.message(self.unit, self.y, self.u, self.later),)
-            case Identified() if self.reading is not None and self.model is None:
-                if message.input_level.shape != (self.u.shape[1],):
-                    raise ProtocolError(f"unit {self.unit!r}: the identified blocks are of other inputs")
-                model, doubt = self.reading.model(self.unit, message), self.reading.doubt(message)
-                point = OperatingPoint(message.input_level, message.same_row)
-                return replace(self, model=model, doubt=doubt, point=point), ()
-            case Finished() if self.model is not None:
-                return replace(self, finished=True), ()
-        raise ProtocolError(f"unit {self.unit!r} did not expect {type(message).__name__}")
-
-    def resumed(self) -> LogUnit:
-        return self
-
-    def sources(self) -> tuple[list[FloatArray], list[FloatArray]]:
-        return [self.y, self.u], []
 
 
 @dataclass(frozen=True)
@@ -94,7 +47,7 @@ class Reading:
     rest: FloatArray
 
     @classmethod
-    def of(cls, unit: Unit, y: FloatArray, u: FloatArray, rank: int | None) -> Reading:
+    def from_log(cls, unit: Unit, y: FloatArray, u: FloatArray, rank: int | None) -> Reading:
         """Find the space in which a log carries more than noise.
 
         Channels that come in less than half of the unit's rows (laboratory samples, slow analysers) are numbers of

@@ -46,7 +46,7 @@ class LogFound:
     converged: bool = True
 
     @classmethod
-    def of(cls, windows: tuple[tuple[LogMoments, ...], ...], bank: ImpulseBasis) -> LogFound:
+    def from_windows(cls, windows: tuple[tuple[LogMoments, ...], ...], bank: ImpulseBasis) -> LogFound:
         return cls(tuple(fitted(own, bank) for own in windows), windows)
 
 
@@ -127,7 +127,7 @@ class LogDesign:
             around = np.zeros((told.values.shape[1], basis.design.shape[1] - 1))
             new = LogMoments(basis.design, basis.bands, basis.told, told.values, told.noise, told.clipped, around)
             windows.append((*(() if before is None else before.units[m]), new))
-        return LogFound.of(tuple(windows), self.bank)
+        return LogFound.from_windows(tuple(windows), self.bank)
 
     def knowing_clips(self, found: LogFound, centred: LogFound | None) -> LogFound:
         """The same with what clipping may have done: responses may be further from the centre than they were found.
