@@ -121,7 +121,7 @@ def _with_models(
     before = Quadratic(x, np.asarray(np.linalg.pinv(known, hermitian=True)))
     rounds = 1 if privacy is None else len(SHARES)
     started = MomentEstimate(couplings.found.A, couplings.found.B, known, known, 0.0, 0, 0, True, False, 0.0)
-    server = MomentServer(MomentConfig(tuple(names), rounds, couplings.known, before=before), found=started)
+    server = MomentServer(MomentConfig(tuple(names), rounds, couplings.model.known, before=before), found=started)
     units = {}
     for name in names:
         part, own = fit.parts[name], recording[name]

@@ -1,17 +1,16 @@
-"""Sessions in one process: carries bytes between them, and can lose any of them between any two steps.
+"""All parties in one process: carries bytes between their sessions, and can lose any of them between any two steps.
 
-An engine between machines does what this one does: deliver what is outgoing, hand replies over, acknowledge. For tests
-and rehearsals; the reference engine is ``counterflow.fits.engine``.
+An engine between machines does what this one does: deliver what is outgoing, hand replies over, acknowledge.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from counterflow.errors import ProtocolError
+from counterflow.errors import CounterflowError, ProtocolError
 from counterflow.exchange.part import UnitPart
 from counterflow.exchange.registry import method_of
 from counterflow.exchange.task import UnitData
@@ -19,11 +18,13 @@ from counterflow.federation import audit as audits
 from counterflow.federation.audit import Audit
 from counterflow.federation.coordinator_session import CoordinatorSession
 from counterflow.federation.description import Description
+from counterflow.federation.engine import DEADLINE, Progress
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
-from counterflow.federation.parts import CoordinatorResult
+from counterflow.federation.parts import CoordinatorResult, save_server
 from counterflow.federation.plant_session import PlantSession
 from counterflow.federation.policy import Policy
+from counterflow.federation.sites.site import CoordinatorSite
 from counterflow.fits import complete
 from counterflow.plant import LocalModel, Recording
 from counterflow.questions.answering import Server
@@ -125,21 +126,60 @@ def fit_over_sessions(
     folder: str | Path, job: Job, recording: Recording, models: Mapping[str, LocalModel] | None,
     policies: Mapping[str, Policy], hook: Hook | None = None,
 ) -> SessionsFit:  # fmt: skip
-    """Run a job from a recording over sessions in ``folder``; ``hook`` is called at every moment and may lose any one.
-
-    Examples
-    --------
-    >>> import tempfile, numpy as np, counterflow as cf
-    >>> plant = cf.random_plant(units=["boiler", "turbine"], rng=1)
-    >>> recording = plant.simulate(300, rng=2)
-    >>> job = Job("demo", "sufficient", {unit.name: unit.inputs for unit in recording.units})
-    >>> policies = {name: Policy(name, demanded=False) for name in job.units}
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     found = fit_over_sessions(folder, job, recording, plant.locals(), policies)
-    >>> bool(np.allclose(found.server.B, cf.fit(recording, plant.locals()).plant.B, rtol=1e-12))
-    True
-    """
+    """Run a job from a recording over sessions in ``folder``; ``hook`` is called at every moment."""
     logs = {name: (recording[name].unit, recording[name].y, recording[name].u) for name in job.units}
     units = {name: UnitData(*log, None if models is None else models[name]) for name, log in logs.items()}
     with Federation(folder, job, units, policies) as federation:
         return federation.run(hook)
+
+
+@dataclass(frozen=True)
+class LoopbackJobs:
+    """Jobs that are run where they are submitted, at once and to their end; see ``engine.Jobs``.
+
+    ``site`` keeps the states and what is found, as any coordinator's; plants have their folders below ``folder``.
+    """
+
+    folder: Path
+    site: CoordinatorSite
+    units: Mapping[str, UnitData]
+    policies: Mapping[str, Policy]
+
+    def submit(self, job: Job, units: Sequence[str]) -> str:
+        """Run it; one that was broken off goes on. The name of the run."""
+        missing = [unit for unit in units if unit not in self.units]
+        if missing:
+            raise ProtocolError(f"{job.label}: not here: {', '.join(missing)}", code="no-answer")
+        counts = {"exchanges": 0}
+
+        def count(federation: Federation, moment: Moment, unit: str) -> None:
+            counts["exchanges"] += moment == "after acknowledgement"
+
+        own = {unit: self.units[unit] for unit in units}
+        try:
+            with Federation(self.folder, job, own, self.policies) as federation:
+                save_server(self.site.home, federation.run(count).result)
+        except CounterflowError as error:
+            told = f"{type(error).__name__}: {error}"
+            self.site.write_state(job.id, state="failed", reason=told, code=error.code, run=job.id, **counts)
+            raise
+        self.site.write_state(job.id, state="finished", reason="", run=job.id, **counts)
+        return job.id
+
+    def alive(self, run: str) -> bool:
+        """Never: it has ended when ``submit`` returns."""
+        return False
+
+    def abort(self, run: str) -> None:
+        """There is nothing to end."""
+
+    def follow(
+        self, job: Job, *, deadline: int = DEADLINE, patience: float = 3600.0, progress: Progress | None = None
+    ) -> dict[str, Any]:
+        """See ``engine.Jobs``; nobody is waited for here."""
+        if self.site.state(job.id).get("state") != "finished":
+            self.submit(job, job.units)
+        state = self.site.state(job.id)
+        if progress is not None:
+            progress(state)
+        return state

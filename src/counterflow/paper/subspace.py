@@ -368,7 +368,7 @@ def shrink(A: FloatArray, limit: float = STABLE) -> FloatArray:
 
 def _stabilising_gain(A: FloatArray, C: FloatArray, K: FloatArray, innovation: FloatArray) -> FloatArray:
     """The gain of the Kalman filter for noises K e + (a little of its own) and e: stable whatever K is."""
-    from counterflow.filtering.steady import steady_state
+    from counterflow.filtering.covariances import steady_state
 
     Q = K @ innovation @ K.T
     Q += (1e-6 * np.trace(Q) / len(A) + 1e-12) * np.eye(len(A))
