@@ -18,7 +18,8 @@ from counterflow.errors import DataError, OptionError
 from counterflow.filtering.results import freeze
 from counterflow.identification.lagged import as_pair, as_record, stretches
 from counterflow.identification.signal import standard
-from counterflow.identification.subspace import STABLE, Subspace, shrink, subspace
+from counterflow.learning.realisation import STABLE, shrink
+from counterflow.paper.subspace import Subspace, subspace
 from counterflow.recurrence import linear_recurrence
 
 _LEAST = 1e-8  # smallest noise variance, relative to that of a standardised channel or state

@@ -14,17 +14,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import DataError, OptionError
+from counterflow.filtering.checks import as_shaped
+from counterflow.filtering.covariances import spectral_radius, steady_state
 from counterflow.filtering.results import freeze
 from counterflow.identification.lagged import LaggedGram, as_pair, as_runs, lagged_gram, stretches
+from counterflow.identification.signal import DEPENDENT, below, independent
+from counterflow.learning.realisation import STABLE, shrink
 
-IntArray = NDArray[np.intp]
-
-STABLE = 1 - 1e-6  # largest modulus of an eigenvalue of A that is left as it is
-_DEPENDENT = 1e-11  # a column with less than this share of its own variance left is a combination of the others
+_PERFECT = 1 - 1e-12  # squared correlation above which there is no telling how much above
 _SILENT = 1e-12  # smallest variance of an innovation, relative to the channel's own
 _LONGEST = 30  # rows of past that the search for a default goes up to,
 _SHORT = 10  # if it is not content with fewer
@@ -219,8 +220,6 @@ def subspaces_from_gram(gram: LaggedGram, orders: Sequence[int] | None, *, past:
     """
     memory = _memory(gram, past)
     if orders is None:
-        from counterflow.identification.order import order_from_singular_values
-
         chosen = order_from_singular_values(
             memory.singular_values, gram.windows, outputs=gram.outputs, inputs=gram.inputs
         )
@@ -233,6 +232,46 @@ def subspaces_from_gram(gram: LaggedGram, orders: Sequence[int] | None, *, past:
                 "lower order"
             )
     return tuple(_realise(memory, n) for n in orders)
+
+
+def order_from_singular_values(
+    singular_values: ArrayLike, rows: int, *, outputs: int = 1, inputs: int = 0, largest: int | None = None
+) -> int:
+    """Choose the order by an information criterion on the canonical correlations.
+
+    The first correlation ρ that is left out costs -log(1 - ρ²), which is ρ² if it is small, and each state costs its
+    2 `outputs` + `inputs` parameters times log(rows) / rows. This is the criterion SVC of Bauer (Automatica 37, 2001),
+    but for the logarithm, without which a perfect correlation could be too cheap to keep when there are many outputs.
+    It is consistent, quick, and tends to leave out states that the data hardly show.
+
+    Parameters
+    ----------
+    singular_values : (k,) array
+        Canonical correlations, largest first.
+    rows : int
+        Windows of the record they came from.
+    outputs, inputs : int
+        Channels of y and u.
+    largest : int, optional
+        Do not go beyond this order.
+
+    Returns
+    -------
+    int
+        Between 0 and k.
+
+    Examples
+    --------
+    >>> order_from_singular_values([0.99, 0.7, 0.05, 0.04], rows=2000)
+    2
+    """
+    s = as_shaped("singular_values", singular_values, ("k",))
+    if rows < 2:
+        raise OptionError(f"rows must be at least 2; got {rows}")
+    left_out = np.append(-np.log1p(-np.minimum(s**2, _PERFECT)), 0.0)
+    price = (2 * outputs + inputs) * np.log(rows) / rows
+    order = int(np.argmin(left_out + price * np.arange(len(s) + 1)))
+    return order if largest is None else min(order, max(int(largest), 0))
 
 
 @dataclass(frozen=True)
@@ -319,7 +358,7 @@ def _realise(memory: _Memory, n: int) -> Subspace:
     )
     A, B, K = np.split(_regress(np.hstack([next_now, next_input, next_e]), regressors), [n, n + U], axis=1)
     repaired: list[str] = []
-    radius = _radius(A)
+    radius = spectral_radius(A)
     if radius > STABLE:
         A = shrink(A)
         rest = np.hstack([next_input - A @ input_now.T, next_e])
@@ -329,7 +368,7 @@ def _realise(memory: _Memory, n: int) -> Subspace:
         )
     values, vectors = np.linalg.eigh(innovation)
     innovation = (vectors * np.maximum(values, _SILENT)) @ vectors.T
-    radius = _radius(A - K @ C)
+    radius = spectral_radius(A - K @ C)
     if radius > STABLE:
         K = _stabilising_gain(A, C, K, innovation)
         repaired.append(f"A - K C had spectral radius {radius:.6g}; K is the gain of a Kalman filter instead")
@@ -342,34 +381,8 @@ def _realise(memory: _Memory, n: int) -> Subspace:
     )  # fmt: skip
 
 
-def shrink(A: FloatArray, limit: float = STABLE) -> FloatArray:
-    """Bring the eigenvalues of A that lie outside of a disc onto its edge and leave the others where they are.
-
-    Works on the real Schur form, so that it is as safe for repeated eigenvalues as for distinct ones.
-
-    Examples
-    --------
-    >>> shrink(np.array([[1.25, 1.0], [0.0, 0.5]]), 0.9).round(12).tolist()
-    [[0.9, 1.0], [0.0, 0.5]]
-    """
-    from scipy.linalg import schur
-
-    form, Z = schur(A)
-    k = 0
-    while k < len(A):
-        size = 2 if k + 1 < len(A) and form[k + 1, k] != 0 else 1
-        block = form[k : k + size, k : k + size]
-        radius = _radius(block)
-        if radius > limit:
-            block *= limit / radius
-        k += size
-    return np.asarray(Z @ form @ Z.T)
-
-
 def _stabilising_gain(A: FloatArray, C: FloatArray, K: FloatArray, innovation: FloatArray) -> FloatArray:
     """The gain of the Kalman filter for noises K e + (a little of its own) and e: stable whatever K is."""
-    from counterflow.filtering.covariances import steady_state
-
     Q = K @ innovation @ K.T
     Q += (1e-6 * np.trace(Q) / len(A) + 1e-12) * np.eye(len(A))
     steady = steady_state(A, C, _symmetric(Q), innovation)
@@ -385,40 +398,12 @@ def _unit_scale(gram: LaggedGram) -> tuple[FloatArray, FloatArray]:
     return gram.matrix / every / every[:, None], scale
 
 
-def independent(S: FloatArray) -> tuple[IntArray, FloatArray]:
-    """Columns that are not combinations of the others, and the Cholesky factor of their covariance."""
-    every = np.arange(len(S), dtype=np.intp)
-    try:
-        factor = np.asarray(np.linalg.cholesky(S), dtype=np.float64)
-        if not len(S) or factor.diagonal().min() ** 2 > _DEPENDENT:
-            return every, factor
-    except np.linalg.LinAlgError:
-        pass
-    from scipy.linalg.lapack import dpstrf
-
-    packed, pivots, rank, _ = dpstrf(S, tol=_DEPENDENT, lower=1)
-    return np.asarray(pivots[:rank] - 1, dtype=np.intp), np.tril(packed[:rank, :rank])
-
-
-def below(factor: FloatArray, right: FloatArray, transposed: bool = False) -> FloatArray:
-    """Solve with a lower-triangular factor, or with its transpose."""
-    from scipy.linalg import solve_triangular
-
-    if not right.size:
-        return right.copy()
-    return np.asarray(solve_triangular(factor, right, lower=True, trans=int(transposed), check_finite=False))
-
-
 def _regress(cross: FloatArray, S: FloatArray) -> FloatArray:
     """The least-squares M of cross = M S, smallest where S does not determine it."""
     scale = np.sqrt(np.maximum(S.diagonal(), 1.0))  # only down: what is far below mean square 1 is rounding
     values, vectors = np.linalg.eigh(S / scale / scale[:, None])
-    real = values > _DEPENDENT * max(float(values[-1]), 0.0) if len(values) else values > 0
+    real = values > DEPENDENT * max(float(values[-1]), 0.0) if len(values) else values > 0
     return np.asarray(((cross / scale) @ vectors[:, real] / values[real]) @ vectors[:, real].T / scale)
-
-
-def _radius(A: FloatArray) -> float:
-    return float(np.abs(np.linalg.eigvals(A)).max())
 
 
 def _symmetric(S: FloatArray) -> FloatArray:

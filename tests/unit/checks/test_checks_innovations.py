@@ -140,7 +140,7 @@ def test_a_coupling_that_changes_at_half_time_is_caught_and_measured(factor: flo
     B[PLANT.state_slice("turbine"), PLANT.input_slice("boiler")] *= factor
     later, numbers = PLANT.replace(A=A, B=B), []
     for seed in range(10):
-        first, states = simulate(PLANT, 1000, rng=seed, return_states=True)
+        first, states = simulate(PLANT, 1000, rng=seed)
         recording = joined(first, later.simulate(1000, rng=100 + seed, initial_state=states[-1]))
         material = material_of(recording, PLANT.replace(A=(A + PLANT.A) / 2, B=(B + PLANT.B) / 2))
         boiler, turbine = drift_checks(material)

@@ -8,7 +8,7 @@ from subspace_oracle import distance, response
 from tolerances import EXACT
 
 from counterflow.errors import DataError, OptionError
-from counterflow.identification import assign_states, pooled_model
+from counterflow.paper.pooled import assign_states, pooled_model
 from counterflow.plant import random_plant
 
 

@@ -8,15 +8,15 @@ from subspace_oracle import canonical_variates, distance, hankel, random_system,
 from tolerances import EXACT, ITERATIVE, STANDARD_ERRORS
 
 from counterflow.errors import DataError, OptionError
-from counterflow.identification import (
+from counterflow.identification import lagged_gram, stretches
+from counterflow.learning.realisation import STABLE, shrink
+from counterflow.paper.subspace import (
     default_past,
-    lagged_gram,
-    stretches,
+    order_from_singular_values,
     subspace,
     subspaces,
     subspaces_from_gram,
 )
-from counterflow.identification.subspace import STABLE, shrink
 
 
 def transfer(model):
@@ -230,3 +230,27 @@ def test_refusals_say_what_to_do(change, error, words):
     y, u, order, options = change(y, u)
     with pytest.raises(error, match=words):
         subspace(y, u, order, **options)
+
+
+def test_criterion_counts_what_stands_out():
+    assert order_from_singular_values([0.9, 0.8, 0.7, 0.05, 0.04], rows=5000) == 3
+    assert order_from_singular_values([0.03, 0.02], rows=1000) == 0
+    assert order_from_singular_values(np.ones(8), rows=1200, outputs=16, inputs=4) == 8
+    assert order_from_singular_values(np.ones(8), rows=1200, largest=5) == 5
+    # a weaker one is worth its price only with more rows
+    assert [order_from_singular_values([0.9, 0.1], rows, outputs=2) for rows in (1000, 10_000)] == [1, 2]
+
+
+def test_order_is_right_in_most_cases():
+    found = []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        found.append(subspace(*simulate(rng, *random_system(rng, 4, 6, 2), 3000, process=0.5)).order)
+    assert found.count(4) >= 5
+    rng = np.random.default_rng(0)
+    assert subspace(rng.normal(size=(2000, 3)), rng.normal(size=(2000, 2))).order == 1  # pure noise
+
+
+def test_no_orders_are_refused():
+    with pytest.raises(OptionError, match="orders is empty"):
+        subspaces(np.zeros((300, 2)), np.zeros((300, 1)), [])

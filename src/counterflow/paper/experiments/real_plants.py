@@ -15,13 +15,14 @@ import numpy as np
 from counterflow.arrays import FloatArray
 from counterflow.errors import DataError
 from counterflow.fits.training import fit
-from counterflow.identification import pooled_model, stretches
+from counterflow.identification import stretches
 from counterflow.paper.experiments import figures
 from counterflow.paper.experiments.experiment import Claim, Experiment, Outcome, Request, Task, Value
 from counterflow.paper.experiments.figures import Drawing, band, level, over_rounds
 from counterflow.paper.experiments.two_units import TRAINED, kept_rounds
 from counterflow.paper.experiments.verdicts import Verdict, below, both, holds
 from counterflow.paper.experiments.wording import ABOVE_RULE, BAND
+from counterflow.paper.pooled import pooled_model
 from counterflow.plant import LocalModel, Recording
 
 STAND_IN = "stand-in"
