@@ -32,7 +32,6 @@ from counterflow.paper.couplings import (
     mean_offset,
     residual_bounds,
     residuals,
-    residuals_as_sent,
     state_gradients,
 )
 from counterflow.privacy import Source, gaussian_release
@@ -277,7 +276,7 @@ def _compute_round(state: TrainingServer) -> tuple[TrainingServer, Replies]:
     if noised:
         augmented = np.hstack([a.augmented for a in noised])
         offset = mean_offset(evidence, predicted, augmented)
-        found = residuals_as_sent(evidence, predicted, augmented, state.A_cross, state.B_cross)
+        found = residuals(evidence, predicted, offset, state.A_cross, state.B_cross, augmented=augmented)
     else:
         plain = [a for a in arrived if isinstance(a, AugmentedStates)]
         offset = np.concatenate([a.offset for a in plain])
