@@ -103,18 +103,7 @@ def learned_system(labels: Labels, system: IdentifiedSystem) -> tuple[Couplings,
 
 def network_status(network: Network) -> Status:
     """How a network was learned."""
-    count = len(network.names)
-    text = (
-        f"{'curved' if network.curved else 'linear'} network of {count} unit{'s'[: count - 1]}, "
-        f"learned {len(network.linear)} times; what is not foreseen a row ahead: {_unforeseen(network)}"
-    )
-    return Status(True, 1, 0.0, text)
-
-
-def _unforeseen(network: Network) -> str:
-    """Share of each unit's movement that a row brings as new."""
-    shares = [float(np.diag(network.noise)[own].mean()) for own in network.number_slices]
-    return ", ".join(f"{name} {100 * share:.2g} %" for name, share in zip(network.names, shares, strict=True))
+    return Status(True, 1, 0.0, str(network))
 
 
 def reading_caveats(state: LogUnit, y: FloatArray, u: FloatArray) -> list[Caveat]:
