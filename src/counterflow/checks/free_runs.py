@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from counterflow.arrays import FloatArray
 from counterflow.checks.kinds import Verdict
 from counterflow.checks.material import Material
-from counterflow.checks.verdicts import Check
+from counterflow.checks.verdicts import Check, Kind, Trouble
 from counterflow.errors import CounterflowError, DataError, OptionError
 from counterflow.exchange.part import UnitPart
 from counterflow.filtering import kalman_filter
@@ -221,43 +221,39 @@ def _unit_run(
 
 def free_run_checks(material: Material, horizon: int, run_of: Callable[[Material, int], FreeRun]) -> list[Check]:
     """One for each unit: does the joint model predict better than what is simpler?"""
-    counted = "error / persistence"
+    kind, out = Kind("free run", "error / persistence"), []
     horizon = min(horizon, max(1, (material.rows - 1) // 4))
     runs = run_of(material, horizon) if material.rows > 2 else None
-    out = []
     for name in material.names:
         run = None if runs is None else runs[name]
         ratio, better = (math.nan, math.nan) if run is None else run.compared("joint", "persistence")
         if run is None or not math.isfinite(ratio):
             finding = f"{name} was measured in too few rows, or never moves: there is nothing to predict"
-            remedy, short = f"record more rows of {name}", "too few rows to tell"
-            out.append(Check("free run", name, "unknown", math.nan, counted, finding, remedy, short))
+            out.append(kind.unknown(name, finding))
             continue
         against, gain = run.compared("joint", "local")
-        verdict: Verdict = "pass"
         finding = f"over {horizon} rows the joint model errs {ratio:.2f} times as much as persistence"
         finding += f", {against:.2f} times as much as {name}'s own model alone" if math.isfinite(against) else ""
-        remedy = short = ""
+        verdict: Verdict = "fail"
+        ahead = f"{horizon} rows ahead it"
         if ratio > 1 + SLACK and better < -DEVIATIONS:
-            verdict = "fail"
-            short = f"{horizon} rows ahead it predicts worse than the last value ({ratio:.2f} times its error)"
+            short = f"{ahead} predicts worse than the last value ({ratio:.2f} times its error)"
             remedy = "do not use its answers over such horizons; give the fit more states, or record what else acts"
         elif math.isfinite(against) and against > 1 + SLACK and gain < -DEVIATIONS:
-            verdict = "fail"
-            short = f"{horizon} rows ahead it predicts worse than the unit's own model ({against:.2f} times its error)"
+            short = f"{ahead} predicts worse than the unit's own model ({against:.2f} times its error)"
             remedy = "the couplings mislead: fit more rows, or let the fit estimate the units' own blocks too"
-        elif ratio > 1 - SLACK or (ratio > CLEAR and better < DEVIATIONS):
-            verdict = "caution"
-            short = f"{horizon} rows ahead it is not surely better than the last value"
+        else:
+            verdict = "caution" if ratio > 1 - SLACK or (ratio > CLEAR and better < DEVIATIONS) else "pass"
+            short = f"{ahead} is not surely better than the last value"
             remedy = (
                 "the inputs on record hardly move this unit, or it drifts: ask about shorter horizons, or record what "
                 "else acts on it"
             )
-        out.append(Check("free run", name, verdict, ratio, counted, finding, remedy, short, _curves(run)))
+        out.append(kind.found(name, ratio, finding, Trouble("", short, remedy), verdict, **_curves(run)))
     return out
 
 
-def _curves(run: UnitRun) -> dict[str, FloatArray]:
+def _curves(run: UnitRun) -> dict[str, Any]:
     """Error by horizon of each model, over all channels in their standard deviations."""
     out = {}
     moving = run.spread > 0
@@ -291,10 +287,7 @@ def _alone(
     model: LocalModel | UnitPart, part: UnitPart, y: FloatArray, u: FloatArray, at: NDArray[np.intp], horizon: int
 ) -> FloatArray | None:
     """A unit's outputs by a model of it alone; None if that cannot be filtered."""
-    if isinstance(model, UnitPart):
-        part, own = model, model.model
-    else:
-        own = model
+    part, own = (model, model.model) if isinstance(model, UnitPart) else (part, model)
     if own.n_outputs != y.shape[1] or own.n_inputs != u.shape[1]:
         if own is part.model:  # states that belong to nobody: there is no model of the unit alone
             return None
@@ -312,15 +305,14 @@ def _alone(
 
 def _alone_on_messages(material: Material, m: int, at: NDArray[np.intp], horizon: int) -> FloatArray | None:
     """The same, of a unit's messages, by its own blocks; None where states belong to nobody."""
-    shared, own, columns = material.record, material.columns[m], material.inputs[m]
-    states = shared.state_slices[m]
+    record, own, columns = material.record, material.columns[m], material.inputs[m]
+    states = record.state_slices[m]
     C = material.C[own, states]
     if np.abs(material.C[own]).sum() > np.abs(C).sum() or own.stop == own.start:
         return None
-    A, B, Q = shared.A_local[states, states], shared.B_local[states, columns], shared.Q_local[states, states]
-    inputs = material.u[:, columns]
+    A, B, inputs = record.A_local[states, states], record.B_local[states, columns], material.u[:, columns]
     try:
-        found = shared.alone(m).filter(A, B, Q)
+        found = record.alone(m).filter(A, B, record.Q_local[states, states])
     except CounterflowError:
         return None
     return np.asarray(simulated(A, B, found.filtered, inputs, at, horizon) @ C.T)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from counterflow.arrays import FloatArray
+from counterflow.checks.innovations import ONE_WAY, change_words
 from counterflow.checks.kinds import (
     CHANGE,
     LARGE_CHANGE,
@@ -13,7 +14,7 @@ from counterflow.checks.kinds import (
     Verdict,
 )
 from counterflow.checks.material import Material
-from counterflow.checks.verdicts import Check, listed
+from counterflow.checks.verdicts import Check, Kind, Trouble, listed
 from counterflow.questions.refusals import DOUBTFUL
 
 HALF = 2.0  # doubt of which half of the effects are wrong
@@ -37,32 +38,30 @@ def _precision(material: Material) -> Check:
     share = float(np.mean(wrong)) if wrong else 0.0
     bad.sort(key=lambda pair: -doubts[pair])
     named = [f"{material.input_names[j]} on {material.names[m]}" for j, m in bad]
-    finding = f"of {len(doubts)} effects of inputs on other units {100 * share:.1f} % are expected wrong (R² < 0.8)"
-    if bad:
-        finding += f"; in doubt are {listed(named)}"
-    verdict: Verdict = "fail" if share >= UNCLEAR_AT_ALL else "caution" if share > UNCLEAR else "pass"
-    remedy = "" if verdict == "pass" else (
+    expected = f"of {len(doubts)} effects of inputs on other units {100 * share:.1f} % are expected wrong (R² < 0.8)"
+    trouble = Trouble(
+        "", f"of the effects of inputs on other units {100 * share:.0f} % are to be expected wrong",
         "record more rows, move these inputs more and by themselves, or say which couplings there can be (edges=); "
-        "read the intervals: they are as wide as the doubt"
+        "read the intervals: they are as wide as the doubt",
     )  # fmt: skip
-    short = f"of the effects of inputs on other units {100 * share:.0f} % are to be expected wrong"
-    data = {"doubts": np.array(sorted(doubts.values()), np.float64)}
-    return Check("precision", "", verdict, share, "share of effects expected wrong", finding, remedy, short, data)
+    finding = f"{expected}; in doubt are {listed(named)}" if bad else expected
+    verdict: Verdict = "fail" if share >= UNCLEAR_AT_ALL else "caution" if share > UNCLEAR else "pass"
+    kind = Kind("precision", "share of effects expected wrong")
+    return kind.found("", share, finding, trouble, verdict, doubts=sorted(doubts.values()))
 
 
 def _linearity(material: Material) -> Check:
     curvature = material.model.curvature
     assert curvature is not None
     gain, sure, used = curvature
-    bends = gain >= BEND and sure >= CLEARLY
     said = f"free runs over held-out rows err {100 * abs(gain):.1f} % {'less' if gain >= 0 else 'more'} with curvature"
-    if bends:
+    if gain >= BEND and sure >= CLEARLY:
         finding = f"gains change with the operating point ({said}); the fit bends with the plant, and so do its answers"
     elif used:
         finding = f"gains hardly change with the operating point ({said}); the fit keeps what little curvature it found"
     else:
         finding = f"gains do not change with the operating point, as far as these rows tell ({said}); the fit is linear"
-    return Check("linearity", "", "pass", gain, "fall of error by curvature", finding, data={"gain": np.array([gain])})
+    return Kind("linearity", "fall of error by curvature").found("", gain, finding, verdict="pass", gain=gain)
 
 
 def _drift(material: Material) -> list[Check]:
@@ -90,26 +89,21 @@ def _drift(material: Material) -> list[Check]:
             t = np.abs(gap) / np.maximum(error, 1e-12)
             better = t > sure
             change, sure = np.where(better, np.abs(gap), change), np.where(better, t, sure)
-        worst_unit = int(sure.argmax())
-        number = float(change[worst_unit])
-        certain = sure[worst_unit] > SURE
+        at = int(sure.argmax())
+        number, certain = float(change[at]), sure[at] > SURE
         verdict: Verdict = "pass"
         if certain and number > CHANGE:
-            verdict = "fail" if number > LARGE_CHANGE and sure[worst_unit] > NO_DOUBT else "caution"
-        finding = f"the two halves agree on what acts on {name}"
-        remedy = short = ""
+            verdict = "fail" if number > LARGE_CHANGE and sure[at] > NO_DOUBT else "caution"
+        who, finding = "itself" if at == m else material.names[at], f"the two halves agree on what acts on {name}"
         if verdict != "pass":
-            who = "itself" if worst_unit == m else material.names[worst_unit]
-            finding = f"what {who} does to {name} changes by about {100 * number:.0f} % from one half to the other"
-            short = finding
-            remedy = (
-                "fit a stretch in which the plant was run in one way, or fit each way of running it by itself; record "
-                "what changed (a load, a season, wear) as an input"
+            finding = f"what {who} does to {name} changes {change_words(number)}"
+        kind = Kind("drift", "relative change")
+        out.append(
+            kind.found(
+                name, number if certain else 0.0, finding, Trouble("", finding, ONE_WAY), verdict,
+                (material.names[at],), changes=change, sure=sure > SURE,
             )
-        data = {"changes": change, "sure": (sure > SURE).astype(np.float64)}
-        others = (material.names[worst_unit],) if verdict != "pass" else ()
-        shown = number if certain else 0.0
-        out.append(Check("drift", name, verdict, shown, "relative change", finding, remedy, short, data, others))
+        )  # fmt: skip
     return out
 
 

@@ -178,14 +178,7 @@ def learned_system(labels: Labels, system: IdentifiedSystem) -> tuple[Couplings,
 
 def network_status(network: Network) -> Status:
     """How a network was learned."""
-    kind, count = "curved" if network.curved else "linear", len(network.names)
-    noise = [min(1.0, float(np.diag(network.noise)[own].mean())) for own in network.number_slices]
-    errors = ", ".join(f"{name} {100 * share:.2g} %" for name, share in zip(network.names, noise, strict=True))
-    text = (
-        f"{kind} network of {count} unit{'s'[: count - 1]}, learned {len(network.linear)} times; one-step prediction "
-        f"error, as a share of the variance: {errors}"
-    )
-    return Status(True, 1, 0.0, text)
+    return Status(True, 1, 0.0, str(network))
 
 
 def reading_caveats(own: UnitData, reading: Reading, y: FloatArray) -> tuple[Caveat, ...]:

@@ -26,7 +26,7 @@ from counterflow.fits.engine import Traffic
 from counterflow.fits.history import History
 from counterflow.learning.influence import InfluenceGraph
 from counterflow.learning.known_edges import KnownEdges
-from counterflow.learning.online import Predictor
+from counterflow.learning.predictor import Predictor
 from counterflow.learning.regime_sums import Regime
 from counterflow.learning.uncertainty import Uncertainty
 from counterflow.plant import LocalModel, OperatingPoint, Plant, Recording

@@ -7,16 +7,14 @@ have ended, so that little is left to clip from its first round on.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 
-from counterflow._version import __version__
 from counterflow.arrays import FloatArray, block_diagonal
-from counterflow.caveats import Caveat, distinct
+from counterflow.caveats import Caveat
 from counterflow.errors import DataError, OptionError, PrivacyError
 from counterflow.exchange.compression import rows_and_channels
 from counterflow.exchange.estimators import KalmanEstimator
@@ -25,16 +23,17 @@ from counterflow.exchange.input_feedback import reactions_refused
 from counterflow.exchange.log_moments import MomentsOfLogs
 from counterflow.exchange.machines import ExchangeServer, ExchangeUnit
 from counterflow.exchange.moments import MomentMemory, MomentUnitMemory, doubted_covariance, shown
-from counterflow.exchange.outcome import Couplings, Provenance, Status
+from counterflow.exchange.outcome import Couplings, Status
 from counterflow.exchange.part import UnitPart
-from counterflow.exchange.privacy import PrivacyReport, promise
+from counterflow.exchange.privacy import PrivacyReport
 from counterflow.exchange.registry import LOG_MOMENTS, MOMENTS
 from counterflow.exchange.task import LocalTask, Task, UnitData
 from counterflow.fits import engine
 from counterflow.fits.engine import Traffic
-from counterflow.fits.log_updates import refuse_repeated
+from counterflow.fits.updating import Taken
 from counterflow.learning.log_moment_design import LogFound
 from counterflow.learning.moments import MomentEstimate
+from counterflow.learning.online import refuse_repeated
 from counterflow.learning.optimiser import Quadratic
 from counterflow.learning.uncertainty import Uncertainty
 from counterflow.plant import LocalModel, Recording, Unit
@@ -58,7 +57,7 @@ class Joined(NamedTuple):
     models: Mapping[str, LocalModel]  # of units whose models were found
 
 
-def window_joined(fit: Fit, recording: Recording, privacy: Privacy | None) -> Fit:
+def window_joined(fit: Fit, recording: Recording, privacy: Privacy | None) -> Taken:
     """``Fit.update`` of a fit that rests on moments."""
     couplings = fit.couplings
     assert couplings is not None
@@ -75,11 +74,8 @@ def window_joined(fit: Fit, recording: Recording, privacy: Privacy | None) -> Fi
     if repeated and privacy is not None:  # whatever is said of its place, its rows may be those of an earlier one
         privacy = replace(privacy, start=None)
     joined, report, traffic = (_from_logs if logs else _with_models)(fit, recording, privacy)
-    found = joined.couplings.found
-    digest = recording.digest if privacy is None else recording.public_digest
-    whole = hashlib.sha256((fit.provenance.data_digest + digest).encode()).hexdigest()
+    found, record = joined.couplings.found, joined.couplings.shared
     told = f"joined with a window of {recording.rows} rows in {found.evaluations} steps"
-    promised = () if report is None else promise(report)
     doubts = (doubt.caveat for doubt in joined.couplings.doubts)
     kept = (c for c in fit.server_caveats if c.code not in STALE)
     parts = {name: _remembering(part, recording, privacy) for name, part in fit.parts.items()}
@@ -90,20 +86,12 @@ def window_joined(fit: Fit, recording: Recording, privacy: Privacy | None) -> Fi
             for name, part in parts.items()
         }
         plant = plant.replace(R=block_diagonal([joined.models[name].R for name in plant.names]))
-    shared = joined.couplings.shared
     u = np.vstack([couplings.shared.u, joined.rows])
-    shared = replace(shared, u=u, values=np.full((len(u), shared.values.shape[1]), np.nan))
-    before_it = fit.traffic
-    return replace(
-        fit, plant=plant, privacy=report, parts=parts,
-        server_caveats=distinct((*kept, *doubts, *joined.caveats, *promised, *repeated)),
-        status=Status(found.converged, found.evaluations, float(np.sqrt(found.decrement)), told),
-        couplings=replace(joined.couplings, shared=shared),
-        traffic=Traffic(
-            before_it.rounds + traffic.rounds, before_it.bytes_up + traffic.bytes_up,
-            before_it.bytes_down + traffic.bytes_down,
-        ),
-        provenance=Provenance.of(__version__, fit.provenance.seed, whole, fit.method, {"after": fit.provenance.id}),
+    record = replace(record, u=u, values=np.full((len(u), record.values.shape[1]), np.nan))
+    return Taken(
+        replace(joined.couplings, shared=record),
+        Status(found.converged, found.evaluations, float(np.sqrt(found.decrement)), told),
+        (*kept, *doubts, *joined.caveats, *repeated), traffic, report, parts, plant,
     )  # fmt: skip
 
 

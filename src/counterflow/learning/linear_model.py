@@ -29,8 +29,10 @@ from counterflow.learning.influence import InfluenceGraph, influence_graph
 from counterflow.learning.information import positions
 from counterflow.learning.known_edges import KnownEdges
 from counterflow.learning.likelihood import SharedRecord
-from counterflow.learning.model import BoolArray, Grounded, Model, OneStep, Run
-from counterflow.learning.online import Memory, Predictor, StatePredictor
+from counterflow.learning.model import BoolArray, Followed, Grounded, Model, OneStep, Run
+from counterflow.learning.online import Memory, refuse_repeated, remember, update
+from counterflow.learning.optimiser import Estimated
+from counterflow.learning.predictor import Predictor, StatePredictor
 from counterflow.learning.uncertainty import Uncertainty
 from counterflow.recurrence import linear_recurrence
 
@@ -57,12 +59,12 @@ class Spread:
 class LinearModel(Model):
     """``uncertainty`` of the couplings, None: not known. ``observation`` (r, P): how units' messages see the states.
 
-    ``memory``: of an updated fit, what is kept of its rows.
+    ``found``: the estimate, None: the couplings were given. ``memory``: of an updated fit, what is kept of its rows.
     """
 
     observation: FloatArray | None = None
     uncertainty: Uncertainty | None = None
-    edges: KnownEdges | None = None
+    found: Estimated | None = None
     memory: Memory | None = None
 
     learned = False
@@ -73,7 +75,7 @@ class LinearModel(Model):
 
     @property
     def known(self) -> KnownEdges | None:
-        return self.edges
+        return None if self.found is None or self.found.parameters is None else self.found.parameters.known
 
     @property
     def rows(self) -> int:
@@ -236,6 +238,23 @@ class LinearGrounded(Grounded):
         steady = steady_state(A, record.observation, self.model.Q, record.noise)
         mean, last = (self.states[1], record.u[-1]) if memory is None else (memory.mean, memory.last_input)
         return StatePredictor(record, A @ mean + B @ last, A, B, steady.gain)
+
+    def follow(self, new: SharedRecord, acting: FloatArray) -> Followed:
+        """What the past said is kept as a quadratic around the estimate."""
+        model, record, memory = self.model, self.record, self.model.memory
+        assert record is not None
+        if memory is None:  # what was taken in later is not kept
+            assert model.found is not None
+            assert model.uncertainty is not None
+            if record.values.shape[1:] == new.values.shape[1:]:  # pooled rows do not look like messages
+                refuse_repeated(record.values, new.values)
+            memory = remember(record, model.found, model.uncertainty)
+        last = np.where(np.isnan(acting), memory.last_input, acting)
+        found, spread, later = update(replace(memory, last_input=last), new)
+        told = (
+            f"updated with {len(new.values)} rows in {found.evaluations} passes over them; {later.rows} rows in all"
+        )
+        return Followed({"found": found, "spread": spread, "memory": later}, told, found)
 
     # ---- what checks look at
 

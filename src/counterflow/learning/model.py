@@ -13,7 +13,7 @@ Inputs and states are departures from their levels, in the units' own terms. The
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, NamedTuple
@@ -22,14 +22,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray, block_diagonal, slices
+from counterflow.caveats import Caveat
 from counterflow.filtering import FilterResult, rts_smoother
+from counterflow.learning.block_moments import Rows
 from counterflow.learning.ensemble import Ensemble, Uncertain, noise_ahead, uncertain
 from counterflow.learning.influence import InfluenceGraph, reach
 from counterflow.learning.known_edges import KnownEdges
 from counterflow.learning.layout import Layout
 from counterflow.learning.likelihood import SharedRecord
-from counterflow.learning.online import Predictor
+from counterflow.learning.network_learning import Learning
+from counterflow.learning.optimiser import Estimated
+from counterflow.learning.predictor import Predictor
 from counterflow.learning.regime_sums import Regime
+from counterflow.learning.stream import Stream
 
 BoolArray = NDArray[np.bool_]
 NEAR = 300  # rows before and after those that were not measured, from which these are estimated
@@ -200,6 +205,28 @@ class Sent:
     columns: tuple[slice, ...]
 
 
+class Chosen(NamedTuple):
+    """A form that was chosen anew from all rows that are kept."""
+
+    rows: Rows
+    learning: Learning
+    stream: Stream
+
+
+class Followed(NamedTuple):
+    """What has become of a fit that has taken in new rows.
+
+    ``kept``: of all rows, fields of ``exchange.outcome.Couplings``; a form that is ``chosen`` anew has them from there.
+    ``told``: how it went; ``found``: the estimate, where there is one. ``notes``: of the new rows.
+    """
+
+    kept: Mapping[str, object]
+    told: str
+    found: Estimated | None = None
+    chosen: Chosen | None = None
+    notes: tuple[Caveat, ...] = ()
+
+
 @dataclass(frozen=True, eq=False)
 class Grounded(ABC):
     """A model on recorded rows 0..T, or on none (``record`` None)."""
@@ -292,6 +319,14 @@ class Grounded(ABC):
         """Of one step, after the last row. ``observation`` (r, P): how whole messages see the states.
 
         ``level`` (U,): of the inputs as they are logged; ``early`` (U,): whether they act on their own row.
+        """
+
+    @abstractmethod
+    def follow(self, new: SharedRecord, acting: FloatArray) -> Followed:
+        """Take in new rows, which follow the last of these, at a cost that grows with the new ones only.
+
+        These are the fitted rows, as far as they are kept. ``acting`` (U,): inputs of the last of them that are known
+        only now, because they act on their own row; NaN: all others. DataError if rows were taken in before.
         """
 
     # ---- what checks look at

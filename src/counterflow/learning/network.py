@@ -66,6 +66,14 @@ class Network:
     bend: tuple[float, float] = (0.0, 0.0)  # what curvature is worth, see ``network_learning.CurvatureGain``
     known: KnownEdges | None = None  # which units can act on which; None: any
 
+    def __str__(self) -> str:
+        count, shares = len(self.names), [float(np.diag(self.noise)[own].mean()) for own in self.number_slices]
+        new = ", ".join(f"{name} {100 * share:.2g} %" for name, share in zip(self.names, shares, strict=True))
+        return (
+            f"{'curved' if self.curved else 'linear'} network of {count} unit{'s'[: count - 1]}, "
+            f"learned {len(self.linear)} times; what is not foreseen a row ahead: {new}"
+        )
+
     @property
     def memory(self) -> int:
         """Rows before one that it is predicted from."""

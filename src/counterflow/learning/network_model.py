@@ -14,8 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from counterflow import wording
 from counterflow.arrays import FloatArray
+from counterflow.caveats import Caveat, scope_of
 from counterflow.errors import DataError
+from counterflow.learning.block_moments import Rows
 from counterflow.learning.completion import impute_mean
 from counterflow.learning.ensemble import Ensemble, Uncertain
 from counterflow.learning.influence import InfluenceGraph, network_graph, reach
@@ -23,12 +26,13 @@ from counterflow.learning.known_edges import KnownEdges
 from counterflow.learning.layout import Layout
 from counterflow.learning.likelihood import SharedRecord
 from counterflow.learning.linear_model import LinearModel
-from counterflow.learning.model import BoolArray, Curvature, Grounded, Model, OneStep, Run, StepDoubt
+from counterflow.learning.model import BoolArray, Chosen, Curvature, Followed, Grounded, Model, OneStep, Run, StepDoubt
 from counterflow.learning.network import Network
-from counterflow.learning.online import Memory, Predictor, RowPredictor
+from counterflow.learning.online import Memory, refuse_repeated
 from counterflow.learning.optimiser import Estimated
-from counterflow.learning.regime_sums import Regime
-from counterflow.learning.stream import Stream
+from counterflow.learning.predictor import Predictor, RowPredictor
+from counterflow.learning.regime_sums import Regime, later
+from counterflow.learning.stream import KEPT, TAIL, Stream, begun, continued
 from counterflow.learning.uncertainty import Uncertainty
 
 TOO_FAR = 1e4  # standard deviations that an input may be moved
@@ -39,6 +43,9 @@ MOSTLY = 0.99  # of the readings, that must be alike in rows that are the same
 PULSE = 0.1  # of an input's usual movement: what a response is measured with
 FREE_RUNS = 24  # beside the record, that tell how wrong the model gets
 FREE_ROWS = 300  # longest of them
+LOOKED = 300  # last rows, of which none may be half as far from its prediction
+FAR = 2.0  # as the first new one: else it may not follow
+NOT_FOLLOWING = "rows-may-not-follow"
 STEP, AHEAD = 1.5, 60  # standard deviations by which an input is stepped, to see how well its effect is known; rows
 MOVED = 0.025  # standard deviations that an effect must move a number by, in the root mean square, to be of interest,
 NOTICED = 0.5  # and of those that are not foreseen a row ahead
@@ -200,7 +207,7 @@ class NetworkRun(Run):
         raised = inputs.copy()
         raised[:, 0, column] += PULSE
         with_it, without = (own.run(self.z[:, first : first + p], each)[0] for each in (raised, inputs))
-        return self.model.as_states(with_it - without, level=False) / (PULSE * self.scale[column])
+        return self.model.as_states((with_it - without) / (PULSE * self.scale[column]), level=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,8 +242,7 @@ class NetworkGrounded(Grounded):
 
     @cached_property
     def _standard(self) -> FloatArray:
-        network: Network = self.model.network
-        return network.standard(self.numbers, self.u)
+        return self.model.network.standard(self.numbers, self.u)
 
     @cached_property
     def drawn_rows(self) -> FloatArray:
@@ -299,6 +305,54 @@ class NetworkGrounded(Grounded):
         rows = self.standard_rows if stream is None else (stream.tail - network.level) / network.scale
         record = replace(self.record, observation=observation)
         return RowPredictor.standing(record, network, rows, level, early, self.model.number_states)
+
+    def follow(self, new: SharedRecord, acting: FloatArray) -> Followed:
+        """Sums over all rows are added to; features are chosen anew when there are a tenth more rows."""
+        network, stream, record = self.model.network, self.model.stream, self.record
+        assert record is not None
+        rows = self.model.on(new)
+        values, r = self.values_of(rows.numbers), network.size
+        refuse_repeated(record.values, values)
+        tail = (self.newest(TAIL) if stream is None else stream.tail).copy()
+        tail[-1, r:] = np.where(np.isnan(acting), tail[-1, r:], acting)
+        notes = self._far_from_foretold(tail, rows.numbers[0])
+        u, z = np.vstack([self.u[:-1], tail[-1:, r:], rows.u]), np.hstack([rows.numbers, rows.u])
+        if stream is not None:
+            stream = stream.followed(network, tail, z)
+            if not stream.due:
+                stream, network = stream.refreshed(network)
+                kept = newest_rows(record.joined(values, u), self.model.ways, stream)
+                return Followed({"network": network, **kept}, f"{network}; {stream}", notes=notes)
+        total = len(self.u) + len(rows.u) if stream is None else stream.rows
+        whole = np.hstack([np.vstack([self.numbers, rows.numbers]), u])
+        every = Rows(network.names, network.numbers, network.inputs, whole, total - len(whole))
+        if stream is None:
+            tail = continued(network, tail, z)[-TAIL:]
+            stream, learned = begun(every, network.known, tail, max(KEPT, len(self.u)))
+        else:
+            stream, learned = stream.chosen_anew(every, network.known)
+        return Followed({}, f"{learned.network}; {stream}", chosen=Chosen(every, learned, stream), notes=notes)
+
+    def _far_from_foretold(self, tail: FloatArray, numbers: FloatArray) -> tuple[Caveat, ...]:
+        """Whether the first new row is much further from its prediction than any of the last ones was from theirs.
+
+        ``tail``: the rows just before it; ``numbers`` (r,): it.
+        """
+        network, r, p = self.model.network, self.model.network.size, self.model.network.memory
+        z = self.standard_rows[-p - LOOKED :]
+        foretold = network.predict_row((tail[-p:] - network.level) / network.scale)
+        first = np.nan_to_num((numbers - network.level[:r]) / network.scale[:r] - foretold)
+        gaps = np.vstack([z[p:, :r] - network.mean.predicted(z)[0], first])
+        distance = np.sqrt(np.einsum("ti,ij,tj->t", gaps, np.linalg.inv(network.noise), gaps))
+        usual = distance[:-1].max(initial=0.0)
+        if not distance[-1] > FAR * usual > 0:
+            return ()
+        text = (
+            f"the first row of an update is {wording.number(distance[-1] / usual)} times further from what the rows "
+            f"before it foretell than any of the last {LOOKED} rows was: if rows are missing in between, fit again "
+            "with these as missing"
+        )
+        return (Caveat(NOT_FOLLOWING, scope_of(network.names), text),)
 
     # ---- worlds
 
@@ -383,6 +437,15 @@ class NetworkGrounded(Grounded):
         return out
 
 
+def newest_rows(record: SharedRecord, ways: tuple[Regime, ...], stream: Stream) -> dict[str, object]:
+    """The rows that are kept, in which the ways of running have other places."""
+    shared = record.last(stream.kept)
+    dropped = len(record.values) - len(shared.values)
+    return {
+        "shared": shared, "stream": stream, "regimes": later(ways, dropped, len(shared.values)) if ways else ()
+    }  # fmt: skip
+
+
 def _numbers(record: SharedRecord, network: Network) -> FloatArray:
     counts = zip(record.states, network.numbers, strict=True)
     return record.readings([np.eye(states)[:count] for states, count in counts])[0]
@@ -396,5 +459,4 @@ def model_from(
     units = Layout(fitted.names, fitted.states, fitted.inputs)
     if network is not None:
         return NetworkModel(units, found.A, found.B, found.Q, network, ways, fitted, stream)
-    edges = None if found.parameters is None else found.parameters.known
-    return LinearModel(units, found.A, found.B, found.Q, fitted.observation, uncertainty, edges, memory)
+    return LinearModel(units, found.A, found.B, found.Q, fitted.observation, uncertainty, found, memory)

@@ -174,7 +174,7 @@ def test_correlations_are_those_of_the_rows_that_there_are() -> None:
     values, there = rng.standard_normal((300, 4)), rng.random((300, 2)) < 0.8
     values *= np.repeat(there, 2, axis=1)
     columns = (slice(0, 2), slice(2, 4))
-    found = Innovations(columns, values, values, there).correlations(3)
+    found = Innovations(columns, 0, values, values, there).correlations(3)
     lag = 2
     both = there[lag:, 1] & there[:-lag, 0]
     assert found.pairs[lag, 1, 0] == both.sum()

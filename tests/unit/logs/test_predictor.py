@@ -9,7 +9,7 @@ import pytest
 from tolerances import LONG
 
 import counterflow as cf
-from counterflow.learning.online import RowPredictor
+from counterflow.learning.predictor import RowPredictor
 
 PLANT = cf.random_plant(units=["boiler", "turbine"], states=2, outputs=4, inputs=1, topology="chain", rng=4)
 FIRST, LAST = 700, 760
