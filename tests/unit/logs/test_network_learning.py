@@ -51,9 +51,8 @@ def shares(network):
     return linear, {tuple(pair): share for pair, share in zip(network.pairs.tolist(), products, strict=True)}
 
 
-@pytest.mark.parametrize("rows", [600, 1500])
-@pytest.mark.parametrize("seed", range(3))
-def test_a_product_and_the_couplings_around_it_are_found(seed, rows):
+@pytest.mark.parametrize(("rows", "seed"), [(600, 0), (1500, 1)])
+def test_a_product_and_the_couplings_around_it_are_found(rows, seed):
     linear, products = shares(learned(-0.2, seed, rows).network)
     assert (linear[TRUE] == 1).all()
     assert (linear[~TRUE] <= 0.5).all()
@@ -67,9 +66,8 @@ def test_where_too_few_rows_can_be_held_out_there_are_no_products():
     assert not learned(-0.2, 0, 300).network.curved
 
 
-@pytest.mark.parametrize("rows", [400, 1500])
-@pytest.mark.parametrize("seed", range(3))
-def test_a_linear_network_gets_no_products(seed, rows):
+@pytest.mark.parametrize(("rows", "seed"), [(400, 0), (1500, 1)])
+def test_a_linear_network_gets_no_products(rows, seed):
     found = learned(0.0, seed, rows)
     linear, products = shares(found.network)
     assert (linear[TRUE] == 1).all()
@@ -118,11 +116,10 @@ def test_learning_again_gives_the_same():
     assert all(np.array_equal(getattr(one, f.name), getattr(two, f.name)) for f in fields(one))
 
 
-@pytest.mark.parametrize("each", [50, 30])
-def test_a_record_full_of_gaps_keeps_its_couplings(each):
+def test_a_record_full_of_gaps_keeps_its_couplings():
     rows = simulated(600, 0.0, 3)
     z = rows.z.copy()
-    for k in range(0, 600, each):
+    for k in range(0, 600, 30):
         z[k : k + 5, 1] = np.nan
     found = learn(replace(rows, z=z))
     assert found.network.memory == learn(rows).network.memory
@@ -188,7 +185,7 @@ def test_the_graph_of_a_chain_is_the_chain():
     rng = np.random.default_rng(8)
     names = ("a", "b", "c", "d")
     chain = {("a", "b"), ("b", "c"), ("c", "d")}
-    for _ in range(4):
+    for _ in range(2):
         s, u = np.zeros((1200, 4)), rng.standard_normal((1200, 4))
         for t in range(1, len(s)):
             s[t] = 0.7 * s[t - 1] + 0.5 * u[t - 1] + 0.3 * rng.standard_normal(4)
@@ -209,20 +206,19 @@ def test_the_graph_of_a_noisy_chain_has_the_chain():
     """Measurement noise leaves traces of units further up, so that a unit two up may be called direct, seldom more."""
     names, false = ("a", "b", "c", "d"), []
     chain = {("a", "b"), ("b", "c"), ("c", "d")}
-    for seed in range(3):
+    for seed in range(2):
         plant = cf.random_plant(units=names, states=1, outputs=3, inputs=1, topology="chain", rng=seed)
         direct = set(cf.fit(plant.simulate(1500, rng=seed + 50)).graph().direct())
         assert chain <= direct
         false += [names.index(effect) - names.index(cause) for cause, effect in direct - chain]
-    assert len(false) <= 3
+    assert len(false) <= 2
     assert all(step == 2 for step in false)
 
 
 # ---- a fit, always
 
 
-@pytest.mark.parametrize("rows", [70, 150])
-@pytest.mark.parametrize(("outputs", "inputs"), [(1, 1), (4, 2)])
+@pytest.mark.parametrize(("rows", "outputs", "inputs"), [(70, 1, 1), (70, 4, 2), (150, 4, 2)])
 def test_every_fit_has_intervals_and_a_graph(rows, outputs, inputs):
     plant = cf.random_plant(units=["a", "b"], states=1, outputs=outputs, inputs=inputs, rng=3)
     recording = plant.simulate(rows, rng=4)
