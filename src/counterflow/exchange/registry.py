@@ -17,16 +17,12 @@ from counterflow.paper.method import PublishedMethod
 
 ROWS, MOMENTS = Exchange(Rows()), Exchange(MomentsOfModels())
 LOG_ROWS, LOG_MOMENTS = Exchange(LogRows()), Exchange(MomentsOfLogs())
-EXCHANGES = (ROWS, MOMENTS, LOG_ROWS, LOG_MOMENTS)
+WITH_MODELS: Mapping[str, Exchange] = MappingProxyType({"sufficient": ROWS, "moments": MOMENTS})
+FROM_LOGS: Mapping[str, Exchange] = MappingProxyType({"sufficient": LOG_ROWS, "moments": LOG_MOMENTS})
 _PUBLISHED = PublishedMethod()
 FEDERATED: Mapping[str, Method] = MappingProxyType(
-    {
-        "sufficient": ROWS,
-        "moments": MOMENTS,
-        **dict.fromkeys(("penalty", "lagrangian", "hybrid", "fedgc"), _PUBLISHED),
-    }
+    {**WITH_MODELS, **dict.fromkeys(("penalty", "lagrangian", "hybrid", "fedgc"), _PUBLISHED)}
 )
-FROM_LOGS: Mapping[str, Method] = MappingProxyType({"sufficient": LOG_ROWS, "moments": LOG_MOMENTS})
 POOLED = ("centralized", "oracle")  # references that need everything in one place
 
 
@@ -61,4 +57,5 @@ def method_of(task: Task) -> Method:
 
 def kept_kinds() -> Mapping[str, type]:
     """Classes of what the machines of exchanges keep between messages, by their names: for snapshots."""
-    return MappingProxyType({kind.__name__: kind for one in EXCHANGES for kind in one.what.kept})
+    exchanges = (*WITH_MODELS.values(), *FROM_LOGS.values())
+    return MappingProxyType({kind.__name__: kind for one in exchanges for kind in one.what.kept})
