@@ -134,5 +134,6 @@ class Description:
 
 def _field(message: Message, axis: str) -> str:
     """The array of a message that has such an axis."""
-    names = [name for name, axes in message.arrays().items() if axis in (each.rstrip("?") for each in axes)]
-    return names[0] if names else axis
+    arrays = message.arrays()
+    names = [name for name, axes in arrays.items() if axis in (each.rstrip("?") for each in axes)]
+    return axis if axis in arrays or not names else names[0]
