@@ -46,7 +46,7 @@ def sufficient_message(
         rows, chosen = rows_and_channels(y)
         C, R, y = C[chosen], R[np.ix_(chosen, chosen)], np.where(rows[:, None], y[:, chosen], np.nan)
     found = compress_by_presence(y, C, R)
-    return Sufficient.of(unit, (model.A, model.B, model.Q), found.observations, found.labels, found.values, u)
+    return Sufficient.from_rows(unit, (model.A, model.B, model.Q), found.observations, found.labels, found.values, u)
 
 
 def spans_of(measured: NDArray[np.bool_]) -> FloatArray:

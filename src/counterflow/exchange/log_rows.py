@@ -142,7 +142,7 @@ class LogRows(Release):
             kept_as_they_are(chosen.sensors, at.units),
         )  # fmt: skip
         system = identify(at.replies(), asked, at.progress)
-        return Next(system, tuple(own_blocks(system, m) for m in range(len(at.units))), system.found.converged)
+        return Next(system, tuple(identified_blocks(system, m) for m in range(len(at.units))), system.found.converged)
 
     def learned(self, task: Task, state: ExchangeServer) -> Learned:
         system = state.memory
@@ -156,7 +156,7 @@ class LogRows(Release):
         return Learned(found.A, found.B, found.Q, record.states, status, couplings, caveats, points)
 
 
-def own_blocks(system: IdentifiedSystem, m: int) -> Identified:
+def identified_blocks(system: IdentifiedSystem, m: int) -> Identified:
     """What a unit is told of the system: its own part."""
     record, found = system.record, system.found
     states, inputs = record.state_slices[m], record.input_slices[m]

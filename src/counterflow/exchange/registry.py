@@ -18,8 +18,8 @@ from counterflow.exchange.task import Task
 
 ROWS, MOMENTS = Exchange(Rows()), Exchange(MomentsOfModels())
 LOG_ROWS, LOG_MOMENTS = Exchange(LogRows()), Exchange(MomentsOfLogs())
-EXCHANGES = (ROWS, MOMENTS, LOG_ROWS, LOG_MOMENTS)
-_OURS: Mapping[str, Method] = MappingProxyType({"sufficient": ROWS, "moments": MOMENTS})
+WITH_MODELS: Mapping[str, Exchange] = MappingProxyType({"sufficient": ROWS, "moments": MOMENTS})
+FROM_LOGS: Mapping[str, Exchange] = MappingProxyType({"sufficient": LOG_ROWS, "moments": LOG_MOMENTS})
 PUBLISHED = ("penalty", "lagrangian", "hybrid", "fedgc")
 
 
@@ -32,17 +32,16 @@ def _published() -> Method:
 
 class _Federated(Mapping[str, Method]):
     def __getitem__(self, name: str) -> Method:
-        return _published() if name in PUBLISHED else _OURS[name]
+        return _published() if name in PUBLISHED else WITH_MODELS[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter((*_OURS, *PUBLISHED))
+        return iter((*WITH_MODELS, *PUBLISHED))
 
     def __len__(self) -> int:
-        return len(_OURS) + len(PUBLISHED)
+        return len(WITH_MODELS) + len(PUBLISHED)
 
 
 FEDERATED: Mapping[str, Method] = _Federated()
-FROM_LOGS: Mapping[str, Method] = MappingProxyType({"sufficient": LOG_ROWS, "moments": LOG_MOMENTS})
 POOLED = ("centralized", "oracle")  # references that need everything in one place
 
 
@@ -77,4 +76,5 @@ def method_of(task: Task) -> Method:
 
 def kept_kinds() -> Mapping[str, type]:
     """Classes of what the machines of exchanges keep between messages, by their names: for snapshots."""
-    return MappingProxyType({kind.__name__: kind for one in EXCHANGES for kind in one.what.kept})
+    exchanges = (*WITH_MODELS.values(), *FROM_LOGS.values())
+    return MappingProxyType({kind.__name__: kind for one in exchanges for kind in one.what.kept})

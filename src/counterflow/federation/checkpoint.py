@@ -16,7 +16,7 @@ import numpy as np
 from counterflow.errors import StorageError
 from counterflow.exchange.method import ServerState, UnitState
 from counterflow.exchange.registry import kept_kinds
-from counterflow.protocol.messages import KINDS
+from counterflow.protocol.message import KINDS
 from counterflow.records import DTYPES, Array, describe, restore
 
 KEPT = 4  # of a unit's last turns that may be repeated: a crash repeats the last two at most

@@ -90,7 +90,7 @@ class LogDesign:
             return self.before.bank
         rows, inputs = self.inputs.shape
         memory = self.memory or int(min(max(rows // SHARE, SHORTEST), LONGEST))
-        return ImpulseBasis.of(memory, rows // (ROWS_A_SIGNAL * max(inputs, 1)))
+        return ImpulseBasis.from_memory(memory, rows // (ROWS_A_SIGNAL * max(inputs, 1)))
 
     @cached_property
     def log_bases(self) -> tuple[LogBasis, ...]:
@@ -100,7 +100,7 @@ class LogDesign:
         for outline in self.outlines:
             key = outline.there.tobytes()
             if key not in made:
-                made[key] = LogBasis.of(u, self.bank, outline.there)
+                made[key] = LogBasis.from_inputs(u, self.bank, outline.there)
             out.append(made[key])
         return tuple(out)
 

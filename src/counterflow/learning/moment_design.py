@@ -114,7 +114,7 @@ class Design:
     @cached_property
     def _without_values(self) -> MomentRecord:
         numbers = [len(o.observation) for o in self.outlines]
-        return MomentRecord.of(
+        return MomentRecord.from_bases(
             self.layout, self.local, [o.observation for o in self.outlines], self.bases, self.u,
             [np.zeros((basis.shape[1], r)) for basis, r in zip(self.bases, numbers, strict=True)],
             [np.zeros((r, r)) for r in numbers], self.memory,

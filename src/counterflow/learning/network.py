@@ -67,11 +67,12 @@ class Network:
     known: KnownEdges | None = None  # which units can act on which; None: any
 
     def __str__(self) -> str:
-        count, shares = len(self.names), [float(np.diag(self.noise)[own].mean()) for own in self.number_slices]
-        new = ", ".join(f"{name} {100 * share:.2g} %" for name, share in zip(self.names, shares, strict=True))
+        count, noise = len(self.names), np.minimum(np.diag(self.noise), 1.0)
+        owners = zip(self.names, self.number_slices, strict=True)
+        errors = [f"{name} {100 * noise[own].mean():.2g} %" for name, own in owners]
         return (
-            f"{'curved' if self.curved else 'linear'} network of {count} unit{'s'[: count - 1]}, "
-            f"learned {len(self.linear)} times; what is not foreseen a row ahead: {new}"
+            f"{'curved' if self.curved else 'linear'} network of {count} unit{'s'[: count - 1]}, learned "
+            f"{len(self.linear)} times; one-step prediction error, as a share of the variance: {', '.join(errors)}"
         )
 
     @property
