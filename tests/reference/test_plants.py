@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import replace
+from functools import cache
 from importlib import import_module
 
 import numpy as np
@@ -31,6 +32,11 @@ def plant(request):
 @pytest.fixture(scope="module")
 def case():
     return plants.case("tanks", "gentle", ROWS, 0)
+
+
+@cache
+def simulated(plant, way):
+    return cases.simulated(plant, WAYS[way], ROWS, 0)
 
 
 def every(case, answer):
@@ -97,18 +103,17 @@ def test_a_small_step_does_what_the_linear_plant_says(plant):
 # ---- cases
 
 
-@pytest.mark.parametrize("way", ["wide", "delay"])
-def test_twins_without_a_change_have_exactly_no_effect(plant, way, monkeypatch):
+def test_twins_without_a_change_have_exactly_no_effect(plant, monkeypatch):
     drawn = cases.draw_changes
     monkeypatch.setattr(
         cases, "draw_changes", lambda *given: [replace(change, added=0 * change.added) for change in drawn(*given)]
     )
-    still = cases.simulated(plant, WAYS[way], ROWS, 0)
+    still = cases.simulated(plant, WAYS["delay"], ROWS, 0)
     assert all((effect == 0).all() for twin in still.truth for effect in twin.effect.values())
 
 
 def test_a_case_follows_the_conventions_of_recordings(plant):
-    case = cases.simulated(plant, WAYS["gentle"], ROWS, 0)
+    case = simulated(plant, "gentle")
     recording = case.recording()
     assert recording.rows == ROWS
     assert recording.units == plant.units
@@ -130,14 +135,14 @@ def test_a_case_follows_the_conventions_of_recordings(plant):
 
 
 def test_delayed_streams_arrive_late(plant):
-    case = cases.simulated(plant, WAYS["delay"], ROWS, 0)
+    case = simulated(plant, "delay")
     others = [twin.effect[unit] for twin in case.truth for unit in case.asked(twin)]
     assert all((effect[: DELAY[0] - 2] == 0).all() for effect in others)
     assert any((effect[DELAY[1] + 5 :] != 0).any() for effect in others)
 
 
 def test_measurement_noise_is_a_twentieth_and_the_common_disturbance_is_felt(plant):
-    gentle, common = (cases.simulated(plant, WAYS[way], 600, 0) for way in ("gentle", "common"))
+    gentle, common = (simulated(plant, way) for way in ("gentle", "common"))
     for name in gentle.names:
         assert gentle.y[name].std(axis=0) == pytest.approx(20 * gentle.noise[name], rel=0.05)
     larger = [np.median(common.noise[name] / gentle.noise[name]) for name in gentle.names]
