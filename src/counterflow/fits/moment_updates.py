@@ -8,7 +8,7 @@ have ended, so that little is left to clip from its first round on.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
@@ -30,13 +30,12 @@ from counterflow.exchange.registry import LOG_MOMENTS, MOMENTS
 from counterflow.exchange.task import LocalTask, Task, UnitData
 from counterflow.fits import engine
 from counterflow.fits.engine import Traffic
-from counterflow.fits.updating import Taken
 from counterflow.learning.log_moment_design import LogFound
 from counterflow.learning.moments import MomentEstimate
 from counterflow.learning.online import refuse_repeated
 from counterflow.learning.optimiser import Quadratic
 from counterflow.learning.uncertainty import Uncertainty
-from counterflow.plant import LocalModel, Recording, Unit
+from counterflow.plant import LocalModel, Plant, Recording, Unit
 from counterflow.privacy import ANY_ROWS, Privacy
 
 if TYPE_CHECKING:
@@ -46,6 +45,19 @@ STALE = (  # codes of caveats that are of the windows so far
     "drowned-by-noise", "moments-misfit", "clipped-rows", "undetermined", "moments", "private", "simulated-noise",
 )  # fmt: skip
 EARLIER = "the rows of the fit before this update: their moments were sent without noise"
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What has come of new rows; ``caveats``: those of the server, but for what a private fit promises."""
+
+    couplings: Couplings
+    status: Status
+    caveats: tuple[Caveat, ...]
+    traffic: Traffic
+    privacy: PrivacyReport | None
+    parts: Mapping[str, UnitPart]
+    plant: Plant
 
 
 class Joined(NamedTuple):

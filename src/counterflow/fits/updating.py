@@ -8,8 +8,7 @@ the fit is what follows from that.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,17 +19,18 @@ from counterflow.checks import failed_checks
 from counterflow.errors import OptionError, PrivacyError
 from counterflow.exchange.log_rows import learned_system
 from counterflow.exchange.outcome import Couplings, Provenance, Status
-from counterflow.exchange.part import UnitPart, plant_of, sufficient_messages
+from counterflow.exchange.part import plant_of, sufficient_messages
 from counterflow.exchange.privacy import PrivacyReport, promise
 from counterflow.exchange.registry import ROWS
 from counterflow.exchange.task import LocalTask, UnitData
 from counterflow.fits.engine import Traffic, paying
+from counterflow.fits.moment_updates import Taken, window_joined
 from counterflow.learning.likelihood import SharedRecord
 from counterflow.learning.model import Chosen
 from counterflow.learning.network_model import NOT_FOLLOWING, newest_rows
 from counterflow.learning.prior import DROWNED_CODE
 from counterflow.learning.system import system_of
-from counterflow.plant import Plant, Recording
+from counterflow.plant import Recording
 from counterflow.privacy import Privacy
 from counterflow.protocol import Request, Sufficient, encoded_size
 
@@ -42,23 +42,8 @@ LASTING = frozenset({NOT_FOLLOWING, "input-alignment", "alignment-unsure"})  # c
 STALE = frozenset({DROWNED_CODE, NOT_FOLLOWING})  # and those of the rows before
 
 
-@dataclass(frozen=True)
-class Taken:
-    """What has come of new rows; ``caveats``: those of the server, but for what a private fit promises."""
-
-    couplings: Couplings
-    status: Status
-    caveats: tuple[Caveat, ...]
-    traffic: Traffic
-    privacy: PrivacyReport | None
-    parts: Mapping[str, UnitPart]
-    plant: Plant
-
-
 def updated(fit: Fit, recording: Recording, privacy: Privacy | None) -> Fit:
     """``Fit.update``."""
-    from counterflow.fits.moment_updates import window_joined
-
     fit.check_recording(recording)
     if fit.couplings is None:
         raise OptionError(f"method {fit.method!r} keeps no likelihood to update; fit with method='sufficient'")
