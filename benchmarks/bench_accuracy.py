@@ -20,8 +20,7 @@ import machine
 import numpy as np
 
 import counterflow as cf
-from counterflow.exchange.sufficient.server import share
-from counterflow.exchange.sufficient.unit import sufficient_message
+from counterflow.exchange.compression import sufficient_message
 from counterflow.learning.likelihood import SharedRecord
 from counterflow.learning.optimiser import least_squares_start
 from counterflow.plant import excitation
@@ -40,7 +39,8 @@ def recording_of(plant: cf.Plant, steps: int, seed: int, pole: float) -> cf.Reco
 
 
 def shared_of(plant: cf.Plant, recording: cf.Recording) -> SharedRecord:
-    return share([sufficient_message(n, plant.local(n), recording[n].y, recording[n].u) for n in plant.names])
+    messages = [sufficient_message(n, plant.local(n), recording[n].y, recording[n].u) for n in plant.names]
+    return SharedRecord.from_messages(messages)
 
 
 def off_diagonal(plant: cf.Plant) -> tuple[FloatArray, FloatArray]:

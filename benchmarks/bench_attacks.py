@@ -25,7 +25,7 @@ from membership import advantage, trials
 from published_replay import attack
 
 import counterflow as cf
-from counterflow.exchange.sufficient import private
+from counterflow.exchange import rows as private
 from counterflow.fits.leakage import Transcript
 from counterflow.privacy import gaussian_delta, gaussian_release
 from counterflow.privacy.leakage import Leakage, leakage

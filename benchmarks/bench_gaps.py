@@ -17,8 +17,8 @@ import machine
 import numpy as np
 
 import counterflow as cf
-from counterflow.exchange.sufficient.server import share
-from counterflow.exchange.sufficient.unit import sufficient_message
+from counterflow.exchange.compression import sufficient_message
+from counterflow.learning.likelihood import SharedRecord
 from counterflow.learning.optimiser import maximum_likelihood
 from counterflow.learning.uncertainty import uncertainty
 from counterflow.protocol import encoded_size
@@ -112,7 +112,7 @@ def speed(units: int, kind: str, base: float) -> tuple[str, float]:
     plant = cf.random_plant(units=units, rng=1)
     recording = with_gaps(plant, plant.simulate(LONG, rng=2), kind, 0)
     messages = [sufficient_message(n, plant.local(n), recording[n].y, recording[n].u) for n in plant.names]
-    record = share(messages)
+    record = SharedRecord.from_messages(messages)
     begin = process_time()
     found = maximum_likelihood(record)
     estimated = process_time()

@@ -35,10 +35,11 @@ def make(M: int, P: int, D: int, T: int) -> tuple[Any, Any]:
 
 
 def shared_of(plant: Any, recording: Any) -> Any:
-    from counterflow.exchange.sufficient.server import share
-    from counterflow.exchange.sufficient.unit import sufficient_message
+    from counterflow.exchange.compression import sufficient_message
+    from counterflow.learning.likelihood import SharedRecord
 
-    return share([sufficient_message(n, plant.local(n), recording[n].y, recording[n].u) for n in plant.names])
+    messages = [sufficient_message(n, plant.local(n), recording[n].y, recording[n].u) for n in plant.names]
+    return SharedRecord.from_messages(messages)
 
 
 def median_of(call: Callable[[], Any], repeats: int) -> float:

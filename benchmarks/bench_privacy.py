@@ -29,7 +29,7 @@ import numpy as np
 
 import counterflow as cf
 from counterflow.cli.privacy_plan import Task, expected_errors
-from counterflow.exchange.sufficient.unit import sufficient_message
+from counterflow.exchange.compression import sufficient_message
 from counterflow.plant import excitation
 
 DELTA, ROUNDS = 1e-6, 10

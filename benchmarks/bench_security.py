@@ -23,8 +23,8 @@ import numpy as np
 
 import counterflow as cf
 from counterflow.caveats import from_text
-from counterflow.exchange.sufficient.private import privatised
-from counterflow.exchange.sufficient.unit import sufficient_message
+from counterflow.exchange.compression import sufficient_message
+from counterflow.exchange.rows import privatised
 from counterflow.federation import Audit, Description, Guard, Job, Policy, UnitData
 from counterflow.federation.audit import FILE
 from counterflow.federation.reconciliation import compare

@@ -16,12 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from loopback import Federation
+
 import counterflow as cf
 from counterflow.errors import CounterflowError
 from counterflow.exchange.task import UnitData
 from counterflow.federation.audit import FILE, SITE, Audit
 from counterflow.federation.job import Job
-from counterflow.federation.loopback import Federation
 from counterflow.federation.parts import save_server, save_unit, saved_server, saved_unit
 from counterflow.federation.policy import Policy
 from counterflow.federation.question_box import QuestionBox
@@ -240,7 +241,7 @@ def _coordinator(world: World, folder: Path) -> None:
     members.write(folder / members.FILE, {unit: ["SHA256:" + "AB:" * 31 + "AB"] for unit in UNITS})
     (folder / "plants").mkdir()
     Plant(_card(world), "SHA256:AA", "SHA256:BB", CREATED, CREATED).write(folder / "plants" / "boiler.json")
-    party.write(folder, party.COORDINATOR, "works", "SHA256:AA", "localhost", 8102, "o@w", "server", "operator", 600)
+    made.write()
     CoordinatorSite(folder).write_state("fit-1", state="finished", run="r", exchanges=12, bytes_up=100, reason="")
 
 

@@ -11,11 +11,12 @@ import math
 import numpy as np
 from scipy import stats
 
+from counterflow.exchange.machines import ExchangeUnit
 from counterflow.exchange.method import unit_step
-from counterflow.exchange.sufficient import private
-from counterflow.exchange.sufficient.unit import SufficientUnit
+from counterflow.exchange.registry import ROWS
+from counterflow.exchange.task import LocalTask, UnitData
 from counterflow.filtering import compress
-from counterflow.plant import LocalModel
+from counterflow.plant import LocalModel, Unit
 from counterflow.protocol import Request
 
 MODEL = LocalModel(
@@ -32,7 +33,9 @@ TRIALS = 16_000
 
 def message_of(y, privacy):
     """What the unit really sends, by its own state machine."""
-    state = SufficientUnit("boiler", MODEL, y, np.zeros((len(y), 1)), privacy)
+    unit = Unit("boiler", states=2, inputs=1, outputs=3)
+    task = LocalTask("sufficient", {"boiler": unit.inputs}, privacy=privacy)
+    state = ExchangeUnit(ROWS.what, task, UnitData(unit, y, np.zeros((len(y), 1)), MODEL))
     state, (message,) = unit_step(state, Request("boiler"))
     return message, state.release
 
@@ -48,8 +51,7 @@ def guess(message, release):
     The reader knows the model and the mechanism, so he takes the whitening back.
     """
     direction = compress(MODEL.C, MODEL.R).observation @ [1.0, -0.4]
-    variance = release.sigma**2 + private.grid_of(release.sigma) ** 2 / 12
-    noised = message.numbers * math.sqrt(1 + variance)
+    noised = message.numbers * math.sqrt(1 + release.variance)
     return noised @ direction / np.linalg.norm(direction) / release.sigma
 
 

@@ -52,7 +52,7 @@ def attack(
         sum(abs(math.log(mine.noise / real.noise)) for mine, real in zip(own, sent, strict=True)) for own in replays
     ]
     squares = [
-        sum(float(np.sum((getattr(a, part) - getattr(b, part)) ** 2)) for part in a.rows_fields) / real.noise**2
+        float(np.square(a.by_row - b.by_row).sum()) / real.noise**2
         for a, b, real in zip(*replays, sent, strict=True)
     ]
     return Read(gaps[truth] < gaps[not truth], math.sqrt(sum(squares)))

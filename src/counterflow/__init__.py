@@ -28,9 +28,10 @@ if TYPE_CHECKING:
     from counterflow.control import PID, Law, Loop, Manual, Ratio, Relay, Schedule
     from counterflow.data import Preparation, read_logs
     from counterflow.exchange.estimators import Estimates, Estimator, KalmanEstimator
-    from counterflow.exchange.logs.options import LogOptions
-    from counterflow.exchange.moments.options import MomentLogOptions, MomentOptions
-    from counterflow.exchange.sufficient.options import LikelihoodOptions
+    from counterflow.exchange.log_moments import MomentLogOptions
+    from counterflow.exchange.log_rows import LogOptions
+    from counterflow.exchange.moments import MomentOptions
+    from counterflow.exchange.rows import LikelihoodOptions
     from counterflow.fits.fit import Fit, load
     from counterflow.fits.refutation import Refutation, refute
     from counterflow.fits.storage import load_server, load_unit
@@ -54,9 +55,10 @@ _HOMES = {
         "control": "PID Law Loop Manual Ratio Relay Schedule",
         "data": "Preparation read_logs",
         "exchange.estimators": "Estimates Estimator KalmanEstimator",
-        "exchange.logs.options": "LogOptions",
-        "exchange.moments.options": "MomentLogOptions MomentOptions",
-        "exchange.sufficient.options": "LikelihoodOptions",
+        "exchange.log_rows": "LogOptions",
+        "exchange.log_moments": "MomentLogOptions",
+        "exchange.moments": "MomentOptions",
+        "exchange.rows": "LikelihoodOptions",
         "fits.fit": "Fit load",
         "fits.refutation": "Refutation refute",
         "fits.storage": "load_server load_unit",

@@ -14,10 +14,11 @@ from asking_plant import OPEN, PLANT, RECORDING, TURBINE, UNITS, Asking, fitted,
 
 import counterflow as cf
 from counterflow.errors import DataError, PrivacyError, ProtocolError, StorageError, UnidentifiedError, UnknownNameError
+from counterflow.federation.asking import RemoteServer
 from counterflow.federation.audit import SITE
 from counterflow.federation.job import Job
 from counterflow.federation.parts import saved_server, saved_unit
-from counterflow.federation.question_box import LIFETIME, QuestionBox, RemoteServer
+from counterflow.federation.question_box import LIFETIME, QuestionBox
 from counterflow.federation.question_service import QuestionService
 from counterflow.protocol import Answer, Ask, Change, Refused, Terms, decode, encode
 from counterflow.questions.asking import UnitView

@@ -12,9 +12,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from counterflow.exchange.moments.private import COUNTED, RADIUS, SHARES, released, round_cost
-from counterflow.exchange.sufficient.private import STEPS
+from counterflow.exchange.moments import COUNTED, RADIUS, SHARES, released
+from counterflow.exchange.registry import MOMENTS
 from counterflow.privacy import Cost, Privacy, gaussian_epsilon, total_epsilon
+from counterflow.privacy.clipping import STEPS
 
 dp_accounting = pytest.importorskip("dp_accounting")
 pld = pytest.importorskip("dp_accounting.pld.privacy_loss_distribution")
@@ -107,7 +108,7 @@ def test_all_rounds_of_private_moments_and_their_counts(epsilon, delta, window):
         theirs.compose(dp_accounting.GaussianDpEvent(counted), STEPS)
         theirs.compose(dp_accounting.GaussianDpEvent(privacy.multiplier(1) / math.sqrt(share * COUNTED)))
     assert theirs.get_epsilon(delta) == pytest.approx(epsilon, rel=BAR)
-    costs = [round_cost(privacy, 4000, number) for number in range(len(SHARES))]
-    later = [round_cost(replace(privacy, start=4000), 4000, number) for number in range(len(SHARES))]
+    costs = MOMENTS.what.costs(privacy, None, 4000)
+    later = MOMENTS.what.costs(replace(privacy, start=4000), None, 4000)
     assert total_epsilon(costs, delta, window) == pytest.approx(epsilon, rel=1e-6)
     assert total_epsilon([*costs, *later], delta, window) == pytest.approx(epsilon, rel=1e-6)

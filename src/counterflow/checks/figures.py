@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -83,9 +84,9 @@ def _worst_first(checks: Sequence[Check]) -> list[Check]:
     return sorted((check for check in checks if drawn(check)), key=lambda check: order.index(check.verdict))
 
 
-def _bars(pen: _Pen, checks: list[Check], values: Sequence[float], limit: float | None, label: str) -> None:
-    """Horizontal bars, named, the worst on top."""
-    shown = checks[:MOST_BARS]
+def _bars(pen: _Pen, checks: list[Check], label: str, limit: float | None = None, least: float | None = None) -> None:
+    """Horizontal bars of their numbers, named, the worst on top; they have room up to ``least``."""
+    shown, values = checks[:MOST_BARS], [check.number for check in checks]
     places = np.arange(len(shown))[::-1]
     pen.axis.barh(places, values[: len(shown)], color=[pen.shades[check.verdict] for check in shown], height=0.7)
     if limit is not None:
@@ -97,6 +98,8 @@ def _bars(pen: _Pen, checks: list[Check], values: Sequence[float], limit: float 
         if check.verdict != "pass":  # a bar of no length has no colour to see
             label_.set_color(pen.shades[check.verdict])
     pen.axis.set_xlabel(label + (f" ({left} more not shown)" if left else ""), fontsize=8)
+    if least is not None:
+        pen.axis.set_xlim(0, max(least, 1.1 * max(values[: len(shown)])) if least < 1 else 1)
 
 
 def _convergence(pen: _Pen, checks: list[Check]) -> None:
@@ -106,17 +109,6 @@ def _convergence(pen: _Pen, checks: list[Check]) -> None:
     pen.axis.xaxis.get_major_locator().set_params(integer=True)
     pen.axis.set_xlabel("accepted step", fontsize=8)
     pen.axis.set_ylabel("log-likelihood still to gain", fontsize=8)
-
-
-def _excitation(pen: _Pen, checks: list[Check]) -> None:
-    """Of inputs; pairs of units with too few rows have no movement to show."""
-    _bars(pen, checks, [check.number for check in checks], ALONE, "share of its movement that is its own")
-    pen.axis.set_xlim(0, 1)
-
-
-def _feedback(pen: _Pen, checks: list[Check]) -> None:
-    _bars(pen, checks, [check.number for check in checks], MATERIAL, "share of moves that measurements foretell")
-    pen.axis.set_xlim(0, max(0.1, 1.1 * max(check.number for check in checks[:MOST_BARS])))
 
 
 def _stability(pen: _Pen, checks: list[Check]) -> None:
@@ -148,27 +140,6 @@ def _size(pen: _Pen, checks: list[Check]) -> None:
     pen.labels("share of the record", "variance of innovations")
 
 
-def _drift(pen: _Pen, checks: list[Check]) -> None:
-    _bars(
-        pen, checks, [check.number for check in checks], LARGE_CHANGE,
-        "change of what acts on it between the halves, relative",
-    )  # fmt: skip
-    pen.axis.set_xlim(0, max(0.5, 1.1 * max(check.number for check in checks[:MOST_BARS])))
-
-
-def _linearity(pen: _Pen, checks: list[Check]) -> None:
-    _bars(pen, checks, [check.number for check in checks], None, "fall of the error of free runs by curvature")
-
-
-def _shared(pen: _Pen, checks: list[Check]) -> None:
-    _bars(pen, checks, [check.number for check in checks], LARGE_SHARE, "share of residuals that other units' tell")
-    pen.axis.set_xlim(0, 1)
-
-
-def _ruled_out(pen: _Pen, checks: list[Check]) -> None:
-    _bars(pen, checks, [check.number for check in checks], MATERIAL, "share of innovations told by what was ruled out")
-
-
 def _precision(pen: _Pen, checks: list[Check]) -> None:
     """Of every effect of an input on another unit, least doubtful first."""
     doubts = np.minimum(checks[0].data["doubts"], 10.0)
@@ -193,15 +164,19 @@ def _free_run(pen: _Pen, checks: list[Check]) -> None:
 
 _PANELS: dict[str, Callable[[_Pen, list[Check]], None]] = {
     "convergence": _convergence,
-    "excitation": _excitation,
-    "feedback": _feedback,
+    "excitation": partial(_bars, label="share of its movement that is its own", limit=ALONE, least=1.0),
+    "feedback": partial(_bars, label="share of moves that measurements foretell", limit=MATERIAL, least=0.1),
     "stability": _stability,
     "whiteness": _whiteness,
     "innovation size": _size,
-    "drift": _drift,
-    "linearity": _linearity,
-    "shared disturbance": _shared,
-    "known couplings": _ruled_out,
+    "drift": partial(
+        _bars, label="change of what acts on it between the halves, relative", limit=LARGE_CHANGE, least=0.5
+    ),
+    "linearity": partial(_bars, label="fall of the error of free runs by curvature"),
+    "shared disturbance": partial(
+        _bars, label="share of residuals that other units' tell", limit=LARGE_SHARE, least=1.0
+    ),
+    "known couplings": partial(_bars, label="share of innovations told by what was ruled out", limit=MATERIAL),
     "precision": _precision,
     "free run": _free_run,
 }

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 from counterflow.arrays import FloatArray
 from counterflow.checks.kinds import Verdict
 from counterflow.checks.material import Material
-from counterflow.checks.verdicts import Check
+from counterflow.checks.verdicts import Check, Kind, Trouble
 from counterflow.errors import CounterflowError, DataError, OptionError
 from counterflow.exchange.part import UnitPart
 from counterflow.filtering import kalman_filter
+from counterflow.learning.linear_model import simulated
 
 if TYPE_CHECKING:
     import polars
@@ -194,7 +195,7 @@ def run_of_recording(
     for name in material.names:
         part = fit.parts[name]
         truth = part.believed(recording[name].y)
-        seen = states if part.model.C.shape[1] == len(material.A) else states[:, :, fit.plant.state_slice(name)]
+        seen = states if part.model.C.shape[1] == len(material.model.A) else states[:, :, fit.plant.state_slice(name)]
         joint = part.at_level(seen @ part.model.C.T)
         alone = _alone(local.get(name, part), part, recording[name].y, recording[name].u, at, int(horizon))
         units[name] = _unit_run(name, part.unit.output_names, truth, joint, alone, at, horizon)
@@ -205,9 +206,7 @@ def _states_ahead(material: Material, horizon: int, starts: Starts) -> tuple[NDA
     if isinstance(horizon, bool) or not isinstance(horizon, (int, np.integer)) or not 1 <= horizon < material.rows:
         raise OptionError(f"free_run: horizon must be a whole number from 1 to {material.rows - 1}, got {horizon!r}")
     at = _starts(starts, material.rows, int(horizon))
-    if material.network is not None:
-        return at, _network_ahead(material, at, int(horizon))
-    return at, _ahead(material.A, material.B, material.filtered.filtered, material.u, at, int(horizon))
+    return at, material.grounded.free_runs(at, int(horizon))
 
 
 def _unit_run(
@@ -222,43 +221,39 @@ def _unit_run(
 
 def free_run_checks(material: Material, horizon: int, run_of: Callable[[Material, int], FreeRun]) -> list[Check]:
     """One for each unit: does the joint model predict better than what is simpler?"""
-    counted = "error / persistence"
+    kind, out = Kind("free run", "error / persistence"), []
     horizon = min(horizon, max(1, (material.rows - 1) // 4))
     runs = run_of(material, horizon) if material.rows > 2 else None
-    out = []
     for name in material.names:
         run = None if runs is None else runs[name]
         ratio, better = (math.nan, math.nan) if run is None else run.compared("joint", "persistence")
         if run is None or not math.isfinite(ratio):
             finding = f"{name} was measured in too few rows, or never moves: there is nothing to predict"
-            remedy, short = f"record more rows of {name}", "too few rows to tell"
-            out.append(Check("free run", name, "unknown", math.nan, counted, finding, remedy, short))
+            out.append(kind.unknown(name, finding))
             continue
         against, gain = run.compared("joint", "local")
-        verdict: Verdict = "pass"
         finding = f"over {horizon} rows the joint model errs {ratio:.2f} times as much as persistence"
         finding += f", {against:.2f} times as much as {name}'s own model alone" if math.isfinite(against) else ""
-        remedy = short = ""
+        verdict: Verdict = "fail"
+        ahead = f"{horizon} rows ahead it"
         if ratio > 1 + SLACK and better < -DEVIATIONS:
-            verdict = "fail"
-            short = f"{horizon} rows ahead it predicts worse than the last value ({ratio:.2f} times its error)"
+            short = f"{ahead} predicts worse than the last value ({ratio:.2f} times its error)"
             remedy = "do not use its answers over such horizons; give the fit more states, or record what else acts"
         elif math.isfinite(against) and against > 1 + SLACK and gain < -DEVIATIONS:
-            verdict = "fail"
-            short = f"{horizon} rows ahead it predicts worse than the unit's own model ({against:.2f} times its error)"
+            short = f"{ahead} predicts worse than the unit's own model ({against:.2f} times its error)"
             remedy = "the couplings mislead: fit more rows, or let the fit estimate the units' own blocks too"
-        elif ratio > 1 - SLACK or (ratio > CLEAR and better < DEVIATIONS):
-            verdict = "caution"
-            short = f"{horizon} rows ahead it is not surely better than the last value"
+        else:
+            verdict = "caution" if ratio > 1 - SLACK or (ratio > CLEAR and better < DEVIATIONS) else "pass"
+            short = f"{ahead} is not surely better than the last value"
             remedy = (
                 "the inputs on record hardly move this unit, or it drifts: ask about shorter horizons, or record what "
                 "else acts on it"
             )
-        out.append(Check("free run", name, verdict, ratio, counted, finding, remedy, short, _curves(run)))
+        out.append(kind.found(name, ratio, finding, Trouble("", short, remedy), verdict, **_curves(run)))
     return out
 
 
-def _curves(run: UnitRun) -> dict[str, FloatArray]:
+def _curves(run: UnitRun) -> dict[str, Any]:
     """Error by horizon of each model, over all channels in their standard deviations."""
     out = {}
     moving = run.spread > 0
@@ -288,44 +283,11 @@ def _starts(given: Starts, rows: int, horizon: int) -> NDArray[np.intp]:
     return at.astype(np.intp)
 
 
-def _network_ahead(material: Material, at: NDArray[np.intp], horizon: int) -> FloatArray:
-    """The same by a network; its numbers are the first states of each unit. NaN where it lacks rows to start from."""
-    network, z = material.network, material.z
-    assert network is not None
-    assert z is not None
-    p, r = network.memory, network.size
-    good = at >= p - 1
-    out = np.full((len(at), horizon, len(material.A)), np.nan)
-    blocks = material.shared.state_slices
-    places = np.concatenate([own.start + np.arange(n) for own, n in zip(blocks, network.numbers, strict=True)])
-    found = np.zeros((int(good.sum()), horizon, len(material.A)))
-    numbers = network.free_runs(z, at[good], horizon) * network.scale[:r] + network.level[:r]
-    found[:, :, places] = numbers
-    out[good] = found
-    return out
-
-
-def _ahead(
-    A: FloatArray, B: FloatArray, filtered: FloatArray, u: FloatArray, at: NDArray[np.intp], horizon: int
-) -> FloatArray:
-    """States (starts, horizon, P) after each start."""
-    out = np.empty((len(at), horizon, len(A)))
-    x = filtered[at]
-    with np.errstate(over="ignore", invalid="ignore"):
-        for k in range(horizon):
-            x = x @ A.T + u[at + k] @ B.T
-            out[:, k] = x
-    return out
-
-
 def _alone(
     model: LocalModel | UnitPart, part: UnitPart, y: FloatArray, u: FloatArray, at: NDArray[np.intp], horizon: int
 ) -> FloatArray | None:
     """A unit's outputs by a model of it alone; None if that cannot be filtered."""
-    if isinstance(model, UnitPart):
-        part, own = model, model.model
-    else:
-        own = model
+    part, own = (model, model.model) if isinstance(model, UnitPart) else (part, model)
     if own.n_outputs != y.shape[1] or own.n_inputs != u.shape[1]:
         if own is part.model:  # states that belong to nobody: there is no model of the unit alone
             return None
@@ -338,23 +300,22 @@ def _alone(
         found = kalman_filter(part.departures(y), inputs, own.A, own.B, own.C, own.Q, own.R)
     except CounterflowError:
         return None
-    return np.asarray(part.at_level(_ahead(own.A, own.B, found.filtered, inputs, at, horizon) @ own.C.T))
+    return np.asarray(part.at_level(simulated(own.A, own.B, found.filtered, inputs, at, horizon) @ own.C.T))
 
 
 def _alone_on_messages(material: Material, m: int, at: NDArray[np.intp], horizon: int) -> FloatArray | None:
     """The same, of a unit's messages, by its own blocks; None where states belong to nobody."""
-    shared, own, columns = material.shared, material.columns[m], material.inputs[m]
-    states = shared.state_slices[m]
+    record, own, columns = material.record, material.columns[m], material.inputs[m]
+    states = record.state_slices[m]
     C = material.C[own, states]
     if np.abs(material.C[own]).sum() > np.abs(C).sum() or own.stop == own.start:
         return None
-    A, B, Q = shared.A_local[states, states], shared.B_local[states, columns], shared.Q_local[states, states]
-    inputs = material.u[:, columns]
+    A, B, inputs = record.A_local[states, states], record.B_local[states, columns], material.u[:, columns]
     try:
-        found = shared.alone(m).filter(A, B, Q)
+        found = record.alone(m).filter(A, B, record.Q_local[states, states])
     except CounterflowError:
         return None
-    return np.asarray(_ahead(A, B, found.filtered, inputs, at, horizon) @ C.T)
+    return np.asarray(simulated(A, B, found.filtered, inputs, at, horizon) @ C.T)
 
 
 def _last_measured(values: FloatArray, at: NDArray[np.intp]) -> FloatArray:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +12,8 @@ from numpy.typing import NDArray
 from counterflow.arrays import FloatArray
 from counterflow.checks.kinds import CHANGE, LARGE_CHANGE, Verdict
 from counterflow.checks.material import Innovations, Material
-from counterflow.checks.verdicts import Check, beyond, worst
+from counterflow.checks.numbers import chi_square_tail, inverse_root, mean_error
+from counterflow.checks.verdicts import Check, Kind, Trouble, graded, percent, worst
 
 LAGS = 10
 LIKELY = 1e-3  # a p-value below this is no accident: a handful of units is looked at, not thousands
@@ -24,6 +24,10 @@ COLLINEAR = 1e5  # condition of regressors beyond which the size of a change is 
 SHIFT, LARGE_SHIFT = 0.1, 0.5  # of the mean innovation between the halves, in standard deviations
 SPREAD, LARGE_SPREAD = 1.25, 2.0  # ratio of the innovations' variances of the halves
 DEVIATIONS = 4.0  # standard errors that count as no accident where no p-value is to be had
+ONE_WAY = (
+    "fit a stretch in which the plant was run in one way, or fit each way of running it by itself; record what changed "
+    "(a load, a season, wear) as an input"
+)
 _BLOCK = 65536  # rows at a time, so that working memory does not grow with the record
 
 
@@ -56,7 +60,7 @@ def whiteness(innovations: Innovations, m: int, lags: int = LAGS) -> Whiteness:
     statistic, freedom = float((np.square(R).sum(axis=1) * pairs).sum()), width * int((pairs > 0).sum())
     if not freedom:
         return nothing
-    p_value = beyond(statistic, freedom)
+    p_value = chi_square_tail(statistic, freedom)
     chance = 1 / pairs[pairs > 0]  # of a squared correlation
     luck = float(chance.sum())
     if not there.all():  # few pairs, of which some go together by chance
@@ -80,56 +84,55 @@ def _foretold(auto: FloatArray, cross: FloatArray, n: int) -> float:
 
 def white_checks(material: Material) -> list[Check]:
     """One for each unit: are its innovations white?"""
-    out = []
+    learned, out = material.model.learned, []
+    # a learned model leaves out what is not worth its cost: what is left counts only where it is much
+    kind = Kind("whiteness", "share foreseeable", (LEFT_OUT, MUCH_LEFT_OUT) if learned else (NEGLIGIBLE, MATERIAL))
     for m, name in enumerate(material.names):
         found = whiteness(material.innovations, m)
-        data = {"largest": found.largest, "bound": np.array([2 / math.sqrt(max(found.rows, 1))])}
         if not math.isfinite(found.p_value):
-            out.append(_too_few("whiteness", name, "share foreseeable"))
+            out.append(kind.unknown(name))
             continue
-        verdict: Verdict = "pass"
-        # a network leaves out what is not worth its cost: what is left counts only where it is much
-        some, much = (NEGLIGIBLE, MATERIAL) if material.network is None else (LEFT_OUT, MUCH_LEFT_OUT)
-        if found.p_value < LIKELY and found.share >= some:
-            verdict = "fail" if found.share >= much else "caution"
+        clear, share = found.p_value < LIKELY, percent(found.share)
+        verdict: Verdict = kind.graded(found.share) if clear else "pass"
         finding = (
-            f"earlier innovations foretell {_percent(found.share)} of the variance of {name}'s (Ljung-Box over {LAGS} "
-            f"lags and all units: p = {found.p_value:.2g}; largest correlation {found.largest.max():.2f})"
+            f"earlier innovations foretell {share} of the variance of {name}'s (Ljung-Box over {LAGS} lags and all "
+            f"units: p = {found.p_value:.2g}; largest correlation {found.largest.max():.2f})"
         )
-        if verdict == "pass" and found.p_value < LIKELY:
+        if verdict == "pass" and clear:
             finding += ": no accident, but too little to matter"
-        remedy = "" if verdict == "pass" else "record what else acts on the unit" if material.network else (
+        trouble = Trouble(
+            "", f"the model misses dynamics: {share} of its innovations could have been foreseen",
+            "record what else acts on the unit" if learned else
             "let the fit estimate the units' own blocks too (estimate='blocks' or 'all'), or record what else acts on "
-            "the unit"
+            "the unit",
         )  # fmt: skip
-        short = f"the model misses dynamics: {_percent(found.share)} of its innovations could have been foreseen"
-        out.append(Check("whiteness", name, verdict, found.share, "share foreseeable", finding, remedy, short, data))
+        bound = 2 / math.sqrt(max(found.rows, 1))
+        out.append(kind.found(name, found.share, finding, trouble, verdict, largest=found.largest, bound=bound))
     return out
 
 
 def size_checks(material: Material) -> list[Check]:
     """One for each unit: is the variance of its whitened innovations one?"""
-    out = []
+    kind, out = Kind("innovation size", "variance (1 expected)"), []
     for m, name in enumerate(material.names):
         square = _squares(material.innovations, m)
         if len(square) < 8:
-            out.append(_too_few("innovation size", name, "variance (1 expected)"))
+            out.append(kind.unknown(name))
             continue
-        size, error = _mean(square)
+        size, error = mean_error(square)
         factor = max(size, 1 / size) if size > 0 else math.inf
         verdict: Verdict = "pass"
         if factor > SIZE and abs(size - 1) > DEVIATIONS * error:
             verdict = "fail" if factor > FAR else "caution"
-        finding = f"the variance of {name}'s innovations is {size:.2f} ± {2 * error:.2f} where 1 is expected"
-        side = "narrow" if size > 1 else "wide"
-        remedy = "" if verdict == "pass" else "fit these rows, too" if material.network else (
+        trouble = Trouble(
+            "", f"innovations have {size:.2g} times the variance that the model says",
+            "fit these rows, too" if material.model.learned else
             "let the fit estimate the noise levels (estimate='all'), or mend R and Q of the unit's model; until then "
-            f"intervals are too {side}, by a factor of about {math.sqrt(factor):.1f}"
+            f"intervals are too {'narrow' if size > 1 else 'wide'}, by a factor of about {math.sqrt(factor):.1f}",
         )  # fmt: skip
-        short = f"innovations have {size:.2g} times the variance that the model says"
-        data = {"blocks": np.array([part.mean() for part in np.array_split(square, min(20, len(square)))])}
-        counted = "variance (1 expected)"
-        out.append(Check("innovation size", name, verdict, size, counted, finding, remedy, short, data))
+        blocks = [part.mean() for part in np.array_split(square, min(20, len(square)))]
+        finding = f"the variance of {name}'s innovations is {size:.2f} ± {2 * error:.2f} where 1 is expected"
+        out.append(kind.found(name, size, finding, trouble, verdict, blocks=blocks))
     return out
 
 
@@ -158,7 +161,7 @@ def drift(material: Material, m: int, grams: dict[bytes, FloatArray] | None = No
     because the filter makes up for part of it.
     """
     innovations, grams = material.innovations, {} if grams is None else grams
-    own, begin = material.columns[m], material.settled
+    own, begin = material.columns[m], innovations.first
     width = own.stop - own.start
     rows = np.flatnonzero(innovations.measured[:, m])
     groups = _groups(material)
@@ -185,7 +188,7 @@ def drift(material: Material, m: int, grams: dict[bytes, FloatArray] | None = No
             continue
         block = np.ix_(group, group)
         weight, rank = _inverse_rank(spread[block])
-        p_values[n] = beyond(float(np.einsum("ic,ij,jc->", step[group], weight, step[group])), rank * width)
+        p_values[n] = chi_square_tail(float(np.einsum("ic,ij,jc->", step[group], weight, step[group])), rank * width)
         moved[n] = float(np.einsum("ic,ij,jc->", step[group], covariance[block], step[group]))
         moved[n] -= width * float(np.trace(spread[block] @ covariance[block]))
         size[n] = float(np.einsum("ic,ij,jc->", usual[group], covariance[block], usual[group]))
@@ -194,10 +197,10 @@ def drift(material: Material, m: int, grams: dict[bytes, FloatArray] | None = No
     means = [half.innovation[0] / half.gram[0, 0] for half in halves]
     share = 1 / halves[0].gram[0, 0] + 1 / halves[1].gram[0, 0]
     squares = np.square(innovations.own[rows][:, own]).mean(axis=1)
-    (first, first_error), (second, second_error) = _mean(squares[:middle]), _mean(squares[middle:])
+    (first, first_error), (second, second_error) = mean_error(squares[:middle]), mean_error(squares[middle:])
     level = float(np.abs(means[1] - means[0]).max())
     return Drift(
-        p_values, changes, overall, beyond(float(np.square(means[1] - means[0]).sum()) / share, width), level,
+        p_values, changes, overall, chi_square_tail(float(np.square(means[1] - means[0]).sum()) / share, width), level,
         second / first if first > 0 else float("nan"),
         math.hypot(first_error / first, second_error / second) if first > 0 and second > 0 else float("inf"),
         _condition(covariance),
@@ -214,52 +217,50 @@ def _condition(covariance: FloatArray) -> float:
 
 def drift_checks(material: Material) -> list[Check]:
     """One for each unit: do the two halves agree on what acts on it?"""
-    out = []
+    kind, out = Kind("drift", "relative change", (CHANGE, LARGE_CHANGE)), []
     grams: dict[bytes, FloatArray] = {}
     for m, name in enumerate(material.names):
         found = drift(material, m, grams)
         if found is None:
-            out.append(_too_few("drift", name, "relative change"))
+            out.append(kind.unknown(name))
             continue
         sure = found.p_values * len(material.names) < LIKELY
-        worst_unit = int(np.argmax(np.where(sure, found.changes, -1.0)))
-        change = float(found.changes[worst_unit]) if sure.any() else 0.0
-        number = change if sure.any() else found.overall
-        couplings = _graded(change, CHANGE, LARGE_CHANGE)
+        at = int(np.argmax(np.where(sure, found.changes, -1.0)))
+        change = float(found.changes[at]) if sure.any() else 0.0
+        couplings = kind.graded(change)
         others = np.delete(found.changes * sure, m)
         if couplings == "fail" and (others.max(initial=0.0) < LARGE_CHANGE or found.condition > COLLINEAR):
             # a plant that is not quite linear moves its own blocks, but answers are about others'; where units move
             # together, what one does is taken for what another does, and the size of a change is anybody's guess
             couplings = "caution"
-        level: Verdict = "pass"
+        level: Verdict = graded(found.level, SHIFT, LARGE_SHIFT) if found.level_p < LIKELY else "pass"
         size: Verdict = "pass"
-        if found.level_p < LIKELY:
-            level = _graded(found.level, SHIFT, LARGE_SHIFT)
         factor = max(found.ratio, 1 / found.ratio) if found.ratio > 0 else 1.0
         if math.isfinite(factor) and math.log(factor) > DEVIATIONS * found.ratio_error:
-            size = _graded(factor, SPREAD, LARGE_SPREAD)
-        said: list[str] = []
-        others_told: tuple[str, ...] = ()
-        if couplings != "pass":
-            who = "itself" if worst_unit == m else material.names[worst_unit]
-            others_told = (material.names[worst_unit],)
-            said.append(f"what {who} does to {name} changes by about {_percent(change)} from one half to the other")
-        if level != "pass":
-            said.append(f"the mean innovation of {name} moves by {found.level:.2g} standard deviations")
-        if size != "pass":
-            said.append(f"the variance of {name}'s innovations changes by a factor of {found.ratio:.2g}")
-        verdict = worst(couplings, level, size)
-        finding = (
-            "; ".join(said) if said else f"the two halves agree on what acts on {name} and how well it is foreseen"
-        )
-        remedy = "" if verdict == "pass" else (
-            "fit a stretch in which the plant was run in one way, or fit each way of running it by itself; record what "
-            "changed (a load, a season, wear) as an input"
+            size = graded(factor, SPREAD, LARGE_SPREAD)
+        who = "itself" if at == m else material.names[at]
+        said = [
+            text for verdict, text in (
+                (couplings, f"what {who} does to {name} changes {change_words(change)}"),
+                (level, f"the mean innovation of {name} moves by {found.level:.2g} standard deviations"),
+                (size, f"the variance of {name}'s innovations changes by a factor of {found.ratio:.2g}"),
+            ) if verdict != "pass"
+        ]  # fmt: skip
+        agree = f"the two halves agree on what acts on {name} and how well it is foreseen"
+        out.append(
+            kind.found(
+                name, change if sure.any() else found.overall, "; ".join(said) or agree,
+                Trouble("", said[0] if said else "", ONE_WAY), worst(couplings, level, size),
+                (material.names[at],) if couplings != "pass" else (), changes=found.changes, sure=sure,
+            )
         )  # fmt: skip
-        data, short = {"changes": found.changes, "sure": sure.astype(np.float64)}, said[0] if said else ""
-        counted = "relative change"
-        out.append(Check("drift", name, verdict, number, counted, finding, remedy, short, data, others_told))
     return out
+
+
+def change_words(change: float) -> str:
+    """ "by about 12 % from one half to the other" """
+    size = f"by about {percent(change)}" if change <= 1 else "by more than its own size"
+    return f"{size} from one half to the other"
 
 
 @dataclass(frozen=True, eq=False)
@@ -278,7 +279,7 @@ class _Moments:
         r, k = len(material.C), 1 + len(material.C) + material.u.shape[1]
         key = hashlib.sha256(before.tobytes()).digest()
         gram = grams.get(key)
-        fresh, innovation, states = np.zeros((k, k)), np.zeros((k, e.shape[1])), np.zeros((k, len(material.A)))
+        fresh, innovation, states = np.zeros((k, k)), np.zeros((k, e.shape[1])), np.zeros((k, len(material.model.A)))
         for first in range(0, len(before), _BLOCK):
             rows = before[first : first + _BLOCK]
             x = np.empty((len(rows), k))
@@ -313,7 +314,8 @@ def _typical(material: Material) -> FloatArray:
     """Covariance of the innovations in the longest run of rows that share one."""
     run = max(material.filtered.runs, key=lambda run: run.stop - run.start)
     X = run.predicted if run.predicted.ndim == 2 else run.predicted.mean(axis=0)
-    R = material.R if material.R.ndim == 2 else np.nanmean(material.R, axis=0)
+    R = material.grounded.sent.noise
+    R = R if R.ndim == 2 else np.nanmean(R, axis=0)
     return np.asarray(material.C @ X @ material.C.T + R)
 
 
@@ -327,13 +329,9 @@ def _groups(material: Material) -> list[NDArray[np.intp]]:
 
 
 def _inverse_rank(gram: FloatArray) -> tuple[FloatArray, int]:
-    """Inverse on the directions that there are, columns on a common scale, and their number."""
-    size = np.sqrt(np.maximum(np.diag(gram), 0.0))
-    scale = np.divide(1.0, size, out=np.zeros_like(size), where=size > 0)
-    values, vectors = np.linalg.eigh(gram * np.outer(scale, scale))
-    keep = values > 1e-10 * max(float(values[-1]), 1e-300)
-    half = scale[:, None] * vectors[:, keep] / np.sqrt(values[keep])
-    return np.asarray(half @ half.T), int(keep.sum())
+    """Inverse on the directions that there are, and their number."""
+    root = inverse_root(gram)
+    return np.asarray(root @ root.T), root.shape[1]
 
 
 def _squares(innovations: Innovations, m: int) -> FloatArray:
@@ -342,29 +340,3 @@ def _squares(innovations: Innovations, m: int) -> FloatArray:
     if own.stop == own.start:
         return np.zeros(0)
     return np.asarray(np.square(innovations.own[innovations.measured[:, m], own]).mean(axis=1))
-
-
-def _mean(series: FloatArray, batches: int = 20) -> tuple[float, float]:
-    """Mean and its standard error, from the means of batches: neighbouring rows may go together."""
-    mean = float(series.mean())
-    if len(series) < 4 * batches:
-        return mean, float(series.std()) / math.sqrt(len(series))
-    edges = np.linspace(0, len(series), batches + 1).astype(int)
-    means = np.array([series[a:b].mean() for a, b in pairwise(edges)])
-    plain = float(series.std()) / math.sqrt(len(series))
-    return mean, max(plain, float(means.std(ddof=1)) / math.sqrt(batches))
-
-
-def _graded(value: float, caution: float, fail: float) -> Verdict:
-    return "fail" if value >= fail else "caution" if value >= caution else "pass"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.2g} %" if share < 0.995 else f"{100 * share:.0f} %"
-
-
-def _too_few(name: str, about: str, unit_of_number: str) -> Check:
-    return Check(
-        name, about, "unknown", float("nan"), unit_of_number, f"{about} was measured in too few rows to tell",
-        f"record more rows of {about}", "too few rows to tell",
-    )  # fmt: skip

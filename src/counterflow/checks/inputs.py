@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from counterflow.arrays import FloatArray
 from counterflow.checks.kinds import ALONE, FAINT, MATERIAL, Verdict
 from counterflow.checks.material import Material
-from counterflow.checks.verdicts import Check
+from counterflow.checks.numbers import inverse_root
+from counterflow.checks.verdicts import Check, Kind, Trouble, percent
 from counterflow.learning.identifiability import STILL, Doubt
 from counterflow.recurrence import linear_recurrence
 
@@ -40,50 +41,56 @@ WARM_UP = 4096  # rows before such a stretch in which an input's response builds
 # ---- excitation -----------------------------------------------------------------------------------------------------
 
 
+EXCITATION = Kind("excitation", "own share of movement")
+
+
 def excitation_checks(material: Material, doubts: tuple[Doubt, ...]) -> list[Check]:
     """One for each input, and one for each pair of units between which too few rows leave couplings open."""
     u = material.u[:-1]
     out = []
     covariance = np.atleast_2d(np.cov(u.T, bias=True)) if len(u) > 1 and u.shape[1] else np.zeros((u.shape[1],) * 2)
     alone = _alone(covariance)
-    for j, name in enumerate(material.input_names):
-        series = u[:, j]
+    for j, (name, series) in enumerate(zip(material.input_names, u.T, strict=True)):
         still = series.std() <= STILL * max(float(np.abs(series).max(initial=0.0)), 1e-300)
         moves = int((np.diff(series) != 0).sum())
         stepwise = moves < len(series) / 3
-        order = 0 if still else _order(series)
-        share = 0.0 if still else float(alone[j])
+        order, share = (0, 0.0) if still else (_order(series), float(alone[j]))
         counted = f"{moves} moves in {len(series)} rows" if stepwise else "it moves in most rows"
-        finding = f"{counted}; {_percent(share)} of its variance is its own, not shared with other inputs"
+        finding = f"{counted}; {percent(share)} of its variance is its own, not shared with other inputs"
         verdict: Verdict = "pass"
-        remedy = short = ""
+        trouble = Trouble("", "", "")
         if still:
             verdict, finding = "fail", f"{name} never moves in these rows"
-            short, remedy = "it was never moved, so its effects cannot be told", "move it, by itself, while recording"
+            trouble = Trouble(
+                "", "it was never moved, so its effects cannot be told", "move it, by itself, while recording"
+            )
         elif share < ALONE_AT_ALL:
             partners = [material.input_names[k] for k in _partners(covariance, j)]
             verdict, finding = "fail", f"{name} moves only together with {', '.join(partners)}"
-            short = "it moved only together with others, so its own effect cannot be told"
-            remedy = "move each of them by itself while recording"
+            trouble = Trouble(
+                "", "it moved only together with others, so its own effect cannot be told",
+                "move each of them by itself while recording",
+            )  # fmt: skip
         elif stepwise and moves < FEWEST_MOVES:
             verdict, finding = "caution", f"{name} moves only {moves} times in {len(series)} rows"
-            short, remedy = (
-                f"it moved only {moves} times",
-                "move it more often: set points drawn at random, held a while",
-            )
+            more = "move it more often: set points drawn at random, held a while"
+            trouble = Trouble("", f"it moved only {moves} times", more)
         elif share < ALONE:
             # a fit from logs takes the fewest inputs that tell what happened, so that its intervals do not show this
-            verdict = "fail" if material.network is not None and share < HARDLY_ALONE else "caution"
-            finding = f"{_percent(1 - share)} of {name}'s movement is shared with other inputs"
-            short = "it moved almost only together with others, whose effects may be taken for its own"
-            remedy = "move it more by itself while recording"
-        elif order < min(ORDERS, 2 + len(material.A) // max(len(material.names), 1), len(series) // 4):
+            verdict = "fail" if material.model.learned and share < HARDLY_ALONE else "caution"
+            finding = f"{percent(1 - share)} of {name}'s movement is shared with other inputs"
+            trouble = Trouble(
+                "", "it moved almost only together with others, whose effects may be taken for its own",
+                "move it more by itself while recording",
+            )  # fmt: skip
+        elif order < min(ORDERS, 2 + len(material.model.A) // max(len(material.names), 1), len(series) // 4):
             verdict = "caution"
             finding = f"{name} moves in {order} independent ways only (a few sinusoids, or nothing but a ramp)"
-            short = f"it moved in {order} independent ways only, so other courses of it are extrapolated"
-            remedy = "move it in steps or at random, so that slow and fast answers of the plant show"
-        data = {"share": np.array([share]), "moves": np.array([float(moves)]), "order": np.array([float(order)])}
-        out.append(Check("excitation", name, verdict, share, "own share of movement", finding, remedy, short, data))
+            trouble = Trouble(
+                "", f"it moved in {order} independent ways only, so other courses of it are extrapolated",
+                "move it in steps or at random, so that slow and fast answers of the plant show",
+            )  # fmt: skip
+        out.append(EXCITATION.found(name, share, finding, trouble, verdict, share=share, moves=moves, order=order))
     return out + _doubted(material, doubts)
 
 
@@ -271,7 +278,7 @@ class Feedbacks:
 
     @cached_property
     def stable(self) -> bool:
-        return bool(np.abs(np.linalg.eigvals(self.material.A)).max() < 1 + 1e-9)
+        return bool(np.abs(np.linalg.eigvals(self.material.model.A)).max() < 1 + 1e-9)
 
     def base(self, j: int) -> NDArray[np.intp]:
         """Columns that input ``j`` may depend on: its own past, and the last rows of the others."""
@@ -285,7 +292,7 @@ class Feedbacks:
         An input may depend on it, as on its own past: else one that repeats itself (a set point held for a fixed time)
         would seem to be foretold by measurements that remember it for longer than ``OWN_PAST``.
         """
-        A, B, C = self.material.A, self.material.B, self.material.C
+        A, B, C = self.material.model.A, self.material.model.B, self.material.C
         out = np.zeros((self.material.rows, self.r))
         for stretch in self.stretches:
             first = max(0, stretch.start - WARM_UP)
@@ -313,7 +320,7 @@ class Feedbacks:
             count = min(float(group.count), 3 * second**2 / fourth)
             kurtosis = max(0.0, group.count * fourth / second**2 - 3)
             found = max(found, count)
-            root = _root(gram)
+            root = inverse_root(gram, 1e-11)
             for m, cross, own in zip(group.units, group.cross, group.grams, strict=True):
                 block = self.blocks[m]
                 seen = self.seen[group.rows, block]
@@ -363,9 +370,11 @@ class Feedbacks:
         return p_value, min(1.0, max(0.0, (freedom * share - rank) / min(moves, freedom)))
 
 
+FEEDBACK = Kind("feedback", "share of moves foretold", (FAINT, MATERIAL))
+
+
 def feedback_checks(material: Material) -> list[Check]:
     """One for each input: do earlier measurements, or those of the same row, foretell its moves?"""
-    counted = "share of moves foretold"
     if not material.u.shape[1]:
         return []
     out = []
@@ -375,45 +384,39 @@ def feedback_checks(material: Material) -> list[Check]:
         found = None if tests is None else tests.of(j)
         if found is not None and found.free == 0:
             finding = f"{name} never moves, or its own past tells all its moves; there is nothing to react with"
-            out.append(Check("feedback", name, "pass", 0.0, counted, finding))
-            continue
-        if found is None or found.moves < FEWEST_MOVES or not np.isfinite(found.p_values).any():
-            finding, remedy = f"{name} moves too few times to tell", "ask whoever sets it what they look at"
-            short = "too few moves to tell"
-            out.append(Check("feedback", name, "unknown", float("nan"), counted, finding, remedy, short))
-            continue
-        out.append(_feedback(material, name, found, counted))
+            out.append(FEEDBACK.found(name, 0.0, finding))
+        elif found is None or found.moves < FEWEST_MOVES or not np.isfinite(found.p_values).any():
+            remedy = "ask whoever sets it what they look at"
+            out.append(FEEDBACK.unknown(name, f"{name} moves too few times to tell", remedy, "too few moves to tell"))
+        else:
+            out.append(_feedback(material, name, found))
     return out
 
 
-def _feedback(material: Material, name: str, found: Feedback, counted: str) -> Check:
+def _feedback(material: Material, name: str, found: Feedback) -> Check:
     tests = 2 * int(np.isfinite(found.p_values).sum())
     earlier = _strongest(found.p_values, found.shares, tests)
     same = _strongest(found.same_row_p, found.same_row_shares, tests)
-    number = max(earlier[1], same[1])
-    data = {"shares": np.fmax(found.shares, found.same_row_shares)}
+    number, shares = max(earlier[1], same[1]), np.fmax(found.shares, found.same_row_shares)
     if number < FAINT:
         chance = float(np.nanmax(np.where(np.isfinite(found.shares), found.shares, 0.0)))
         finding = (
             f"no measurement of an earlier row, or of the same one, foretells {name}'s moves (about "
             f"{found.moves:.0f}). That it reacts to something nobody records cannot be seen here"
         )
-        return Check(
-            "feedback", name, "pass", min(chance, FAINT) if earlier[0] < 0 else number, counted, finding, data=data
+        return FEEDBACK.found(
+            name, min(chance, FAINT) if earlier[0] < 0 else number, finding, verdict="pass", shares=shares
         )
     late = earlier[1] >= FAINT
-    # of the same row alone, it may as well be what the input has done in it
-    verdict: Verdict = "fail" if number >= MATERIAL and late else "caution"
     unit = material.names[earlier[0] if late else same[0]]
     when = "earlier measurements" if late else "measurements of the same row"
     both = " (and the same row tells more)" if late and same[1] >= FAINT else ""
     finding = (
-        f"{when}, most clearly those of {unit}, foretell {_percent(number)} of {name}'s moves{both}: it reacts to them "
-        "(or to what moves with them), as a controller "
-        "does (or both follow one programme that the input's own past does not show). With a right model the "
-        "couplings are not biased by that; but an effect is then the one with this input "
-        "held or overridden, not the one in the running plant, whose controller would answer the change. This "
-        "feedback makes the answer unsafe for the question what will happen in the running plant. If the "
+        f"{when}, most clearly those of {unit}, foretell {percent(number)} of {name}'s moves{both}: it reacts to them "
+        "(or to what moves with them), as a controller does (or both follow one programme that the input's own past "
+        "does not show). With a right model the couplings are not biased by that; but an effect is then the one with "
+        "this input held or overridden, not the one in the running plant, whose controller would answer the change. "
+        "This feedback makes the answer unsafe for the question what will happen in the running plant. If the "
         "controller sees something that nobody records, effects are biased, and no check can show it"
     )
     remedy = (
@@ -422,14 +425,16 @@ def _feedback(material: Material, name: str, found: Feedback, counted: str) -> C
     )
     if not late:
         remedy += (
-            ". If the log writes an input beside what it has already done, this is no feedback: move its column up by "
-            "one row (in fits from logs: same_row=True)"
+            ". An input logged after it acted can look like feedback: if so, move its column up by one row (in fits "
+            "from logs: same_row=True)"
         )
     short = (
         f"its moves follow measurements of {unit}, and such feedback makes answers unsafe for what the running plant "
         "will do; effects hold with that input held or overridden"
     )
-    return Check("feedback", name, verdict, number, counted, finding, remedy, short, data, (unit,))
+    # of the same row alone, it may as well be what the input has done in it
+    verdict: Verdict = FEEDBACK.graded(number) if late else "caution"
+    return FEEDBACK.found(name, number, finding, Trouble("", short, remedy), verdict, (unit,), shares=shares)
 
 
 def _strongest(p_values: FloatArray, shares: FloatArray, tests: int) -> tuple[int, float]:
@@ -461,18 +466,5 @@ def _explained(gram: FloatArray, given: NDArray[np.intp], added: NDArray[np.intp
 
 def _solved(gram: FloatArray, right: FloatArray) -> FloatArray:
     """gram⁺ right."""
-    root = _root(gram)
+    root = inverse_root(gram, 1e-11)
     return np.asarray(root @ (root.T @ right))
-
-
-def _root(gram: FloatArray) -> FloatArray:
-    """W with W Wᵀ = gram⁺, columns on a common scale first."""
-    size = np.sqrt(np.maximum(np.diag(gram), 0.0))
-    scale = np.divide(1.0, size, out=np.zeros_like(size), where=size > 0)
-    values, vectors = np.linalg.eigh(gram * np.outer(scale, scale))
-    keep = values > 1e-11 * max(float(values[-1]), 1e-300)
-    return np.asarray(scale[:, None] * vectors[:, keep] / np.sqrt(values[keep]))
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.2g} %" if share < 0.995 else f"{math.floor(100 * share):.0f} %"

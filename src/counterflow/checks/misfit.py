@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from counterflow.arrays import FloatArray
-from counterflow.checks.kinds import LARGE_SHARE, Verdict
+from counterflow.checks.kinds import LARGE_SHARE
 from counterflow.checks.material import Material
-from counterflow.checks.verdicts import Check
+from counterflow.checks.numbers import standardised
+from counterflow.checks.verdicts import Check, Kind, Trouble, percent
 from counterflow.identification.sparse import sparse_weights
 from counterflow.learning.known_edges import KnownEdges
 from counterflow.learning.network import owners
@@ -21,42 +24,36 @@ LUCK = 2.0  # standard deviations of a share that noise tells
 
 def bend_checks(material: Material) -> list[Check]:
     """One for each unit with a given, linear model: do products of signals and inputs foretell its innovations?"""
-    rows = slice(max(material.settled, material.rows - MOST_ROWS), material.rows)
-    before = slice(rows.start - 1, rows.stop - 1)
-    e = material.innovations.own[rows.start - material.settled :]
-    there = material.innovations.measured[rows.start - material.settled :]
-    x = _standard(np.hstack([material.filtered.filtered[before] @ material.C.T, material.u[before]]))
+    first = max(material.innovations.first, material.rows - MOST_ROWS)
+    e = material.innovations.own[first - material.rows :]
+    there = material.innovations.measured[first - material.rows :]
+    x = standardised(material.grounded.signals[first - 1 : -1])
     one, two = np.triu_indices(x.shape[1])
     if x.shape[1] > MOST_COLUMNS:
         one = two = np.arange(x.shape[1])
-    F = _standard(x[:, one] * x[:, two]) if x.shape[1] else np.zeros((len(e), 0))
-    out = []
+    F = standardised(x[:, one] * x[:, two]) if x.shape[1] else np.zeros((len(e), 0))
+    kind, out = Kind("linearity", "share told by products", (SLIGHT, STRONG)), []
     for m, (own, name) in enumerate(zip(material.columns, material.names, strict=True)):
         used = there[:, m]
-        count = int(used.sum())
-        if count < 50 or own.stop == own.start or not F.shape[1]:
-            finding = f"{name} was measured in too few rows to tell"
-            out.append(Check("linearity", name, "unknown", float("nan"), "share told by products", finding))
+        if used.sum() < 50 or own.stop == own.start or not F.shape[1]:
+            out.append(replace(kind.unknown(name), remedy="", short=""))
             continue
         gram = F[used].T @ F[used]
-        shares = [_share(gram, F[used], e[used, k]) for k in range(own.start, own.stop)]
-        share = float(np.max(shares))
-        verdict: Verdict = "fail" if share >= STRONG else "caution" if share >= SLIGHT else "pass"
-        finding = f"products of signals and inputs foretell {100 * share:.2g} % of the innovations of {name}"
-        remedy = short = ""
-        if verdict != "pass":
-            short = f"gains change with the operating point, and the given model of {name} does not"
-            finding += ": gains change with the operating point"
-            remedy = "fit from logs, without models, which bends with the plant; or fit a stretch around one point"
-        data = {"gain": np.array([share])}
-        out.append(Check("linearity", name, verdict, share, "share told by products", finding, remedy, short, data))
+        share = max(_share(gram, F[used], e[used, k]) for k in range(own.start, own.stop))
+        finding = f"products of signals and inputs foretell {percent(share)} of the innovations of {name}"
+        trouble = Trouble(
+            ": gains change with the operating point",
+            f"gains change with the operating point, and the given model of {name} does not",
+            "fit from logs, without models, which bends with the plant; or fit a stretch around one point",
+        )
+        out.append(kind.found(name, share, finding, trouble, gain=share))
     return out
 
 
 def shared_checks(material: Material) -> list[Check]:
     """One for each unit: do other units' residuals of the same row tell its own, as a common cause makes them?"""
     e, measured = material.innovations.own, material.innovations.measured
-    out: list[Check] = []
+    kind, out = Kind("shared disturbance", "share told by others", (LARGE_SHARE, np.inf)), []
     for m, (own, name) in enumerate(zip(material.columns, material.names, strict=True)):
         others = np.ones(e.shape[1], bool)
         others[own] = False
@@ -68,34 +65,27 @@ def shared_checks(material: Material) -> list[Check]:
         gram = x.T @ x + 1e-9 * np.eye(x.shape[1]) * max(float(np.trace(x.T @ x)), 1e-300)
         told = np.einsum("ij,ij->j", x.T @ y, np.linalg.solve(gram, x.T @ y))
         chance = (x.shape[1] + LUCK * np.sqrt(2 * x.shape[1])) / n  # what as many columns of noise may tell
-        share = max(float(np.max(told / np.maximum(np.square(y).sum(axis=0), 1e-300) - chance)), 0.0)
-        verdict: Verdict = "caution" if share >= LARGE_SHARE else "pass"
-        finding = f"what is not foreseen of the other units in a row tells {100 * share:.0f} % of that of {name}"
-        remedy = short = ""
-        if verdict != "pass":
-            short = "something that nobody records moves several units at once; small effects may be taken from it"
-            finding += ": something that nobody records moves several units at once (weather, supply, a shared load)"
-            remedy = "record it as an input; until then trust large effects and wide intervals only"
-        data = {"share": np.array([share])}
-        counted = "share told by others"
-        out.append(Check("shared disturbance", name, verdict, share, counted, finding, remedy, short, data))
+        share = max(float(np.nan_to_num(np.max(told / np.maximum(np.square(y).sum(axis=0), 1e-300) - chance))), 0.0)
+        finding = f"what is not foreseen of the other units in a row tells {percent(share)} of that of {name}"
+        trouble = Trouble(
+            ": something that nobody records moves several units at once (weather, supply, a shared load)",
+            "something that nobody records moves several units at once; small effects may be taken from it",
+            "record it as an input; until then trust large effects and wide intervals only",
+        )
+        out.append(kind.found(name, share, finding, trouble, share=share))
     return out
 
 
 def known_checks(material: Material, known: KnownEdges) -> list[Check]:
     """One for each unit that others were said not to act on: do their signals and inputs foretell its innovations?"""
     e = material.innovations.own
-    begin = material.rows - len(e)
-    if material.z is not None:
-        signals = np.nan_to_num(material.z)
-    else:
-        signals = np.hstack([material.filtered.filtered @ material.C.T, material.u])
+    begin, signals = material.innovations.first, material.grounded.signals
     owner = owners(*([own.stop - own.start for own in part] for part in (material.columns, material.inputs)))
     rows = np.arange(begin, material.rows)[-MOST_ROWS:]
     e = e[-len(rows) :]
     near = signals[np.maximum(rows - 1, 0)]
     far = np.mean([signals[np.maximum(rows - k, 0)] for k in range(2, 7)], axis=0)
-    out = []
+    kind, out = Kind("known couplings", "share told by what was ruled out", (SLIGHT, STRONG)), []
     for m, (own, name) in enumerate(zip(material.columns, material.names, strict=True)):
         closed = [n for n, cause in enumerate(material.names) if not known.allows(cause, name)]
         used = material.innovations.measured[-len(rows) :, m]
@@ -103,30 +93,18 @@ def known_checks(material: Material, known: KnownEdges) -> list[Check]:
             continue
         shares = {}
         for n in closed:
-            F = _standard(np.hstack([near[used][:, owner == n], far[used][:, owner == n]]))
+            F = standardised(np.hstack([near[used][:, owner == n], far[used][:, owner == n]]))
             gram = F.T @ F
-            shares[n] = max((_share(gram, F, e[used, k]) for k in range(own.start, own.stop)), default=0.0)
-        worst = max(shares, key=lambda n: shares[n])
-        share = shares[worst]
-        verdict: Verdict = "fail" if share >= STRONG else "caution" if share >= SLIGHT else "pass"
-        cause = material.names[worst]
-        finding = f"{cause}, which was said not to act on {name}, foretells {100 * share:.2g} % of its innovations"
-        remedy = short = ""
-        if verdict != "pass":
-            short = f"the data speak for a coupling {cause} -> {name} that was ruled out"
-            remedy = f"allow {cause} -> {name}, or look for what moves both and is not recorded"
-        data = {"share": np.array([share])}
-        counted = "share told by what was ruled out"
-        found = Check("known couplings", name, verdict, share, counted, finding, remedy, short, data, (cause,))
-        out.append(found)
+            shares[material.names[n]] = max(_share(gram, F, e[used, k]) for k in range(own.start, own.stop))
+        cause, share = max(shares.items(), key=lambda each: each[1])
+        finding = f"{cause}, which was said not to act on {name}, foretells {percent(share)} of its innovations"
+        trouble = Trouble(
+            "", f"the data speak for a coupling {cause} -> {name} that was ruled out",
+            f"allow {cause} -> {name}, or look for what moves both and is not recorded",
+        )  # fmt: skip
+        found = kind.found(name, share, finding, trouble, share=share)
+        out.append(replace(found, units=(cause,)))
     return out
-
-
-def _standard(columns: FloatArray) -> FloatArray:
-    """Mean zero and standard deviation one; columns that never move become zero."""
-    centred = columns - columns.mean(axis=0)
-    size = centred.std(axis=0)
-    return np.asarray(centred / np.where(size > 1e-12, size, np.inf))
 
 
 def _share(gram: FloatArray, F: FloatArray, e: FloatArray) -> float:

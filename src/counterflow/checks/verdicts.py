@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -191,18 +191,62 @@ class Checks:
         return figure(self)
 
 
+@dataclass(frozen=True)
+class Kind:
+    """How checks of one kind are told: its ``name``, and what its number counts.
+
+    ``limits``: of the number, from which on a verdict is "caution", and "fail".
+    """
+
+    name: str
+    unit_of_number: str
+    limits: tuple[float, float] = (np.inf, np.inf)
+
+    def graded(self, number: float) -> Verdict:
+        """By the limits."""
+        return graded(number, *self.limits)
+
+    def found(
+        self, about: str, number: float, finding: str, trouble: Trouble | None = None, verdict: Verdict | None = None,
+        units: tuple[str, ...] = (), **data: Any,
+    ) -> Check:  # fmt: skip
+        """A check; ``trouble`` is told of it unless it passes. ``verdict``: None: by the limits."""
+        verdict = verdict or self.graded(number)
+        more, short, remedy = ("", "", "") if verdict == "pass" or trouble is None else trouble
+        arrays = {name: np.atleast_1d(np.asarray(value, np.float64)) for name, value in data.items()}
+        told = () if verdict == "pass" else units
+        finding += more
+        return Check(self.name, about, verdict, number, self.unit_of_number, finding, remedy, short, arrays, told)
+
+    def unknown(self, about: str, finding: str = "", remedy: str = "", short: str = "too few rows to tell") -> Check:
+        """That the data cannot tell."""
+        finding = finding or f"{about} was measured in too few rows to tell"
+        remedy = remedy or f"record more rows of {about}"
+        return Check(self.name, about, "unknown", float("nan"), self.unit_of_number, finding, remedy, short)
+
+
+class Trouble(NamedTuple):
+    """What is told of a check that does not pass: what to add to its finding, the same in one clause, and a remedy."""
+
+    more: str
+    short: str
+    remedy: str
+
+
+def graded(number: float, caution: float, fail: float) -> Verdict:
+    return "fail" if number >= fail else "caution" if number >= caution else "pass"
+
+
+def percent(share: float) -> str:
+    """ "3.2 %", and no more than 100 %."""
+    return ("100 %" if share >= 1 else "99 %") if share >= 0.995 else f"{100 * share:.2g} %"
+
+
 def listed(words: list[str]) -> str:
     """ "a, b and c"; beyond a few, how many more there are."""
     if len(words) > MOST_NAMES + 1:
         words = [*words[:MOST_NAMES], f"{len(words) - MOST_NAMES} more"]
     return wording.listed(words)
-
-
-def beyond(statistic: float, freedom: float) -> float:
-    """Probability that a chi-square variable exceeds ``statistic``."""
-    from scipy.special import gammaincc  # scipy.stats takes ten times as long to import
-
-    return float(gammaincc(freedom / 2, max(statistic, 0.0) / 2))
 
 
 def worst(*verdicts: Verdict) -> Verdict:

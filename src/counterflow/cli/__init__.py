@@ -13,7 +13,7 @@ from typer import Option
 
 from counterflow._version import __version__
 from counterflow.cli.groups import VERBOSE, group
-from counterflow.questions import COMMANDS
+from counterflow.questions.registry import COMMANDS
 
 DATA = group(
     "data",

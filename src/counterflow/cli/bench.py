@@ -17,7 +17,7 @@ from typer import Option
 import counterflow as cf
 from counterflow import wording
 from counterflow.cli.options import Seed
-from counterflow.cli.output import Format, Part, Told, answering, show_text
+from counterflow.cli.output import Format, Line, Part, Told, answering, show
 from counterflow.errors import OptionError
 from counterflow.notebook import Table
 
@@ -46,7 +46,7 @@ def bench(
     found = []
     for count in counts:
         if wanted is Format.table:
-            show_text(f"{count} units, {rows} rows ...", "dim")
+            show(Line(f"{count} units, {rows} rows ...", "dim"))
         found.append(timed(count, rows, seed))
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
     return Told({"machine": machine, "horizon": HORIZON, "plants": found}, _shown(found, machine))

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
 from counterflow.cli import output
 from counterflow.cli.federation_file import read_federation, relative
-from counterflow.cli.output import AnswerFormat, Force, Format
-from counterflow.cli.table_options import GivenTable, of_table
+from counterflow.cli.output import Part, Told, answering
+from counterflow.cli.table_options import OF_TABLE, GivenTable, given_table
 from counterflow.cli.toml_page import quoted
 from counterflow.cli.toml_page import shown as shown_path
 from counterflow.data import ChannelFacts, Draft, Inspection, Preparation, draft, inspect
 from counterflow.data.databases import is_sqlite, public_address, sqlite_file
 from counterflow.errors import DataError
+from counterflow.notebook import Table
 from counterflow.plant import Channel, Recording
 from counterflow.printable import shown
 
@@ -27,11 +28,8 @@ FederationOut = Annotated[
 ]
 
 
-@of_table
-def inspect_table(
-    table: GivenTable, federation: FederationOut = None, force: Force = False,
-    answer_format: AnswerFormat = Format.table,
-) -> None:  # fmt: skip
+@answering(options=OF_TABLE)
+def inspect_table(federation: FederationOut = None, force: output.Force = False, **given: Any) -> Told:
     """What does a table hold: rows, gaps, repeats, every channel, and which units its tags seem to make?
 
     Nothing is changed. What is uncertain is asked as a question, with the choice that was made.
@@ -43,6 +41,7 @@ def inspect_table(
     if federation is not None:
         output.check_ending("--federation", federation, ("toml",))
         output.check_new([federation], force)
+    table = given_table(given)
     found = inspect(table.open())
     made = draft(found)
     if federation is not None:
@@ -51,32 +50,29 @@ def inspect_table(
             raise DataError(f"{names}: no federation file can be drafted: {made.reason}")
         output.write_all({federation: draft_text(found, made, table, federation).encode()}, force)
     content = {**found.to_json(), "draft": made.to_json()}
-    output.answer(answer_format, "data inspect", content, lambda: _show(found, made, federation))
+    return Told(content, _shown(found, made, federation))
 
 
-def _show(found: Inspection, made: Draft, drafted: Path | None) -> None:
-    for sentence in found.sentences:
-        output.show_text(sentence)
+def _shown(found: Inspection, made: Draft, drafted: Path | None) -> Iterator[Part]:
+    yield from found.sentences
     for group, names in found.groups.items():
         columns = ["channel", "kind", "range", "mean ± std", "missing", "held", "levels"]
-        output.show_table(f"{group}: {len(names)} channels", columns, [_row(found[name]) for name in names], left=2)
+        yield Table(f"{group}: {len(names)} channels", columns, [_row(found[name]) for name in names], left=2)
         same: dict[str, list[str]] = {}
         for name in names:
             same.setdefault(found[name].verdict, []).append(name)
-        for verdict, members in same.items():
-            output.show_text(f"  {', '.join(members)}: {verdict}")
-    output.show_lines("", "What the tags seem to mean:", *made.picture.splitlines())
+        yield from (f"  {', '.join(members)}: {verdict}" for verdict, members in same.items())
+    yield from ("", "What the tags seem to mean:", *made.picture.splitlines())
     if made.questions:
-        output.show_lines("", "Questions; the choices that were made stand in the draft:")
-        output.show_lines(*(f"  ? {question}" for question in made.questions))
+        yield from ("", "Questions; the choices that were made stand in the draft:")
+        yield from (f"  ? {question}" for question in made.questions)
+    yield ""
     if drafted is not None:
-        output.show_lines("", f"federation file: {drafted}", f"next: counterflow fit {drafted} --out fit")
+        yield from (f"federation file: {drafted}", f"next: counterflow fit {drafted} --out fit")
     elif not made.units:
-        output.show_lines("", f"No federation file can be drafted: {made.reason}.")
+        yield f"No federation file can be drafted: {made.reason}."
     else:
-        output.show_lines(
-            "", "next: the same with --federation federation.toml, then counterflow fit federation.toml --out fit"
-        )
+        yield "next: the same with --federation federation.toml, then counterflow fit federation.toml --out fit"
 
 
 def _row(channel: ChannelFacts) -> list[str]:
@@ -134,12 +130,12 @@ def _printed(text: str) -> str:
     return shown(text, 200).replace("\n", " ")
 
 
+@answering()
 def prepare(
     federation: Annotated[Path, Argument(metavar="FEDERATION", help="A federation file in TOML, with logs.")],
     out: Annotated[Path, Option(metavar="FILE", help="The recording, .safetensors.")],
-    force: Force = False,
-    answer_format: AnswerFormat = Format.table,
-) -> None:
+    force: output.Force = False,
+) -> Told:
     """Read a federation's logs into a recording and tell everything that is done to them.
 
     Example: counterflow data prepare federation.toml --out recording.safetensors
@@ -151,22 +147,19 @@ def prepare(
         "recording": out, "digest": found.recording.digest, "units": output.units_json(found.recording.units),
         "preparation": None if found.preparation is None else found.preparation.to_json(),
     }  # fmt: skip
-    output.answer(
-        answer_format, "data prepare", content,
-        lambda: show_prepared(found.preparation, found.recording, f"recording: {out}"),
-    )  # fmt: skip
+    return Told(content, prepared(found.preparation, found.recording, f"recording: {out}"))
 
 
-def show_prepared(preparation: Preparation | None, recording: Recording, written: str) -> None:
+def prepared(preparation: Preparation | None, recording: Recording, written: str) -> Iterator[Part]:
     """Everything that was done, doubts as notes below, and what came of it."""
     if preparation is None:
-        output.show_text("Rows were taken as they come.")
+        yield "Rows were taken as they come."
     else:
-        output.show_lines(*(step.text for step in preparation.steps if not step.doubt))
-        output.show_notes(preparation.doubts)
+        yield from (step.text for step in preparation.steps if not step.doubt)
+        yield from output.noted(preparation.doubts)
     rows = [[unit.name, str(unit.n_inputs), str(unit.n_outputs)] for unit in recording.units]
-    output.show_table(f"{recording.rows} rows", ["unit", "inputs", "outputs"], rows)
-    output.show_lines("", written)
+    yield Table(f"{recording.rows} rows", ["unit", "inputs", "outputs"], rows)
+    yield from ("", written)
 
 
 def place_of(out: Path, names: Sequence[str], force: bool) -> dict[str, Path]:

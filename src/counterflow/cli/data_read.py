@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
 from counterflow.cli import output
-from counterflow.cli.output import AnswerFormat, Force, Format
-from counterflow.cli.table_options import GivenTable, of_table
+from counterflow.cli.output import Part, Told, answering
+from counterflow.cli.table_options import OF_TABLE, given_table
 
 if TYPE_CHECKING:
     import polars
@@ -19,9 +20,8 @@ if TYPE_CHECKING:
 _KINDS = ("parquet", "feather", "csv")
 
 
-@of_table
+@answering(options=OF_TABLE)
 def read(
-    table: GivenTable,
     out: Annotated[Path, Option(metavar="FILE", help="The table: .parquet, .feather or .csv.")],
     opcua: Annotated[str | None, Option(metavar="URL", help="An OPC UA server, such as opc.tcp://host:4840.")] = None,
     node: Annotated[
@@ -32,9 +32,9 @@ def read(
     security: Annotated[
         str | None, Option(metavar="TEXT", help="OPC UA: policy,mode,certificate,key, as asyncua has it.")
     ] = None,
-    force: Force = False,
-    answer_format: AnswerFormat = Format.table,
-) -> None:
+    force: output.Force = False,
+    **given: Any,
+) -> Told:
     """Read logs from files, a database or an OPC UA server into one table: a time column, and a column for each tag.
 
     Example: counterflow data read --sql "select * from log" --database postgresql://me@host/plant --out plant.parquet
@@ -42,22 +42,21 @@ def read(
     Example: counterflow data read --opcua opc.tcp://host:4840 --node "ns=2;s=Area1" --start 2024-11-01 --out a.parquet
     """
     output.check_kind(out, _KINDS, force)
-    found = table.open(opcua, node or [], (start, stop), security)
+    found = given_table(given).open(opcua, node or [], (start, stop), security)
     frame = table_frame(found)
     output.write_all({out: frame_bytes(frame, out)}, force)
     content: dict[str, Any] = {
         "table": out, "rows": len(frame), "time": found.time_name, "channels": list(found.channels),
         "units": found.measures, "notes": [note.text for note in found.notes],
     }  # fmt: skip
-    output.answer(answer_format, "data read", content, lambda: _show(found, frame, out))
+    return Told(content, _shown(found, frame, out))
 
 
-def _show(table: Table, frame: polars.DataFrame, out: Path) -> None:
+def _shown(table: Table, frame: polars.DataFrame, out: Path) -> Iterator[Part]:
     kinds = ", ".join(f"{file.name} ({file.kind})" for file in table.files[:5])
-    output.show_text(f"{kinds}: {len(frame)} rows, {len(table.channels)} channels.")
-    for note in table.notes:
-        output.show_text(note.text)
-    output.show_lines("", f"table: {out}", f"next: counterflow data inspect {out} --federation federation.toml")
+    yield f"{kinds}: {len(frame)} rows, {len(table.channels)} channels."
+    yield from (note.text for note in table.notes)
+    yield from ("", f"table: {out}", f"next: counterflow data inspect {out} --federation federation.toml")
 
 
 def table_frame(table: Table) -> polars.DataFrame:

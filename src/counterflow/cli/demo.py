@@ -31,6 +31,9 @@ from counterflow.fits import training
 from counterflow.fits.fit import Fit
 from counterflow.notebook import Table
 from counterflow.plant import Recording
+from counterflow.questions.attribution import Attribution
+from counterflow.questions.counterfactual import Counterfactual
+from counterflow.questions.restoration import Restoration
 from counterflow.report.content import Section
 
 RECORDING, FIT, REPORT = "recording.safetensors", "fit", "report.html"
@@ -194,8 +197,8 @@ def look_into(worlds: Worlds, calm: FloatArray, fit: Fit) -> list[Section]:
         f"Who moved the drum pressure from minute {start:g} to {start + 2 * CLOSED - 1:g}?",
     ))  # fmt: skip
     lost = 2.0  # bar, if nothing better is known
-    if isinstance(world, report.World):
-        told, at = world.trajectory, world.headline_index
+    if isinstance(world, report.Told) and isinstance(world.answer, Counterfactual):
+        told, at = world.answer, world.headline_index
         gap = told.mean[:, at] - told.factual[:, at]
         lost = float(np.round(gap[np.abs(gap).argmax()], 1)) or lost
         world = replace(world, truth=worlds.again(calm)[start:stop, boiler])
@@ -203,8 +206,8 @@ def look_into(worlds: Worlds, calm: FloatArray, fit: Fit) -> list[Section]:
         "boiler", {"drum pressure": lost}, {"boiler": ["fuel valve"], "turbine": ["governor valve"]}, BACK,
         f"What would bring the drum pressure back by {lost:+g} bar within {clock.span(BACK)}?",
     ))  # fmt: skip
-    if isinstance(remedy, report.Remedy):
-        remedy = replace(remedy, truth=worlds.ahead(held(remedy.restoration.change, BACK))[:, boiler])
+    if isinstance(remedy, report.Told) and isinstance(remedy.answer, Restoration):
+        remedy = replace(remedy, truth=worlds.ahead(held(remedy.answer.change, BACK))[:, boiler])
     return [world, shares, remedy]
 
 
@@ -299,8 +302,8 @@ def _content(content: report.Report, incident: Sequence[Section]) -> dict[str, A
             for whatif in content.whatifs
         ],
         "incident": [{"question": told.question, "sentence": told.sentence()} for told in incident],
-        "restoration": next((dict(each.restoration.change) for each in content.remedies), None),
-        "shares": next((dict(each.ranked()) for each in content.shares), None),
+        "restoration": next((dict(found.change) for found, _ in content.answers(Restoration)), None),
+        "shares": next((dict(found.ranked(name)) for found, name in content.answers(Attribution)), None),
         "checks": [{**c.to_dict(), "passed": c.passed} for c in content.checks],
     }  # fmt: skip
 

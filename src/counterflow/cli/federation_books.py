@@ -19,6 +19,7 @@ from counterflow.federation.audit import FILE, Audit
 from counterflow.federation.sites import backup as backups
 from counterflow.federation.sites.plant_folder import PlantFolder
 from counterflow.federation.sites.supervisor import opened
+from counterflow.notebook import Table
 from counterflow.privacy import Ledger
 
 _SYSLOG = "counterflow@32473"  # the number that is set aside for examples: structured data needs one
@@ -60,8 +61,7 @@ def audit(
             record for record in log.records() if record["number"] > after and (not event or record["event"] in event)
         ]
     if export is Export.table:
-        _show(records)
-        output.show_notes(notes)
+        output.show(_table(records), *output.noted(notes))
     else:
         for line in map(output.as_json if export is Export.jsonl else syslog_line, records):
             print(line)
@@ -89,14 +89,14 @@ def _clean(value: object) -> str:
     return plain.replace("\\", "\\\\").replace('"', '\\"').replace("]", "\\]")
 
 
-def _show(records: Iterable[dict[str, Any]]) -> None:
+def _table(records: Iterable[dict[str, Any]]) -> Table:
     rows = []
     for record in records:
         more = {name: value for name, value in record.items() if name not in _SHOWN}
         told = ", ".join(f"{name} {_clean(value)[:80]}" for name, value in more.items())
         rows.append([str(record["number"]), record["time"][:19].replace("T", " "), record["event"],
                      _clean(record.get("job", "")), told])  # fmt: skip
-    output.show_table("audit log", ["number", "when (UTC)", "event", "job", "about"], rows, left=5)
+    return Table("audit log", ["number", "when (UTC)", "event", "job", "about"], rows, left=5)
 
 
 @answering()

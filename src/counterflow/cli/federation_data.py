@@ -18,9 +18,8 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import date, datetime
 from functools import partial
 from pathlib import Path
@@ -195,12 +194,11 @@ class DataTable:
 
 
 def _data_table(page: Page, dt: float | None) -> DataTable:
-    """The options are those of ``counterflow.data.read_logs``, checked one by one."""
+    """The options are the fields of ``TableOptions`` and ``Rules``, checked one by one."""
     import polars
 
-    from counterflow.data import Rules, open_table, read_logs
+    from counterflow.data import Rules, TableOptions, open_table
     from counterflow.data.databases import is_sqlite, sqlite_file
-    from counterflow.data.preparation import TABLE_OPTIONS
 
     def moment(at: TomlPath, value: Any) -> Any:
         if isinstance(value, bool) or not isinstance(value, (str, int, float, date, datetime)):
@@ -217,14 +215,16 @@ def _data_table(page: Page, dt: float | None) -> DataTable:
         return f"sqlite:{page.path.parent / sqlite_file(address)}" if is_sqlite(address) else address
 
     kinds: dict[str, Reader] = {
-        "str": page.text, "float": page.number, "int": page.whole, "bool": page.flag, "object": moment
+        "str": page.text, "float": page.number, "int": page.whole, "bool": page.flag, "Any": moment
     }  # fmt: skip
-    keywords = [each for each in inspect.signature(read_logs).parameters.values() if each.kind is each.KEYWORD_ONLY]
-    readers = {each.name: kinds[str(each.annotation).removesuffix(" | None")] for each in keywords}
+    of_table, of_grid = (
+        {each.name: kinds[str(each.type).removesuffix(" | None")] for each in fields(kind)}
+        for kind in (TableOptions, Rules)
+    )
     sources: dict[str, Reader] = {
         "file": partial(page.file, folders=True), "files": files, "sql": page.text, "database": database
     }  # fmt: skip
-    given = page.read(("data",), {**sources, **readers})
+    given = page.read(("data",), {**sources, **of_table, **of_grid})
     there = [key for key in ("file", "files", "sql") if key in given]
     if len(there) > 1:
         page.refuse(("data", there[1]), f"{there[0]!r} stands there, too; give one of them")
@@ -232,10 +232,9 @@ def _data_table(page: Page, dt: float | None) -> DataTable:
         if key in given and other not in given:
             page.refuse(("data", key), f"it goes with {other!r}; give both")
     source = (given["sql"], given["database"]) if "sql" in given else given.get("files")
-    reading = {key: value for key, value in given.items() if key in TABLE_OPTIONS}
-    rules = {key: value for key, value in given.items() if key not in reading and key not in sources}
-    of_table = ("time", "header_word", "tag", "value", "quality", "sheet")  # without it they cannot be tried
-    tried = {key: value for key, value in reading.items() if key not in of_table}
+    reading, rules = ({key: given[key] for key in given if key in names} for names in (of_table, of_grid))
+    named = ("time", "header_word", "tag", "value", "quality", "sheet")  # that they are there only the table tells
+    tried = {key: value for key, value in reading.items() if key not in named}
     page.made(("data",), partial(open_table, polars.DataFrame({"value": [0.0]})), tried, {})
     page.made(("data",), Rules, rules, {})
     if dt is not None and rules.setdefault("dt", dt) != dt:

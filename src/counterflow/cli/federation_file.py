@@ -42,7 +42,7 @@ import numpy as np
 from counterflow.arrays import block_diagonal
 from counterflow.cli import federation_data
 from counterflow.cli.toml_page import Page, Reader, TomlPath, hint, quoted, shown, written
-from counterflow.exchange.logs.options import LogOptions
+from counterflow.exchange.log_rows import LogOptions
 from counterflow.exchange.registry import FEDERATED
 from counterflow.fits.training import METHODS
 from counterflow.plant import LocalModel, Plant, Recording, Unit

@@ -17,7 +17,7 @@ from counterflow.cli.options import Edges, Forbidden, known_edges, optional
 from counterflow.cli.output import NOT_CONVERGED, OK, Format, Line, Part, Told, answering, fitted, noted, picked
 from counterflow.data.formats import is_table
 from counterflow.errors import OptionError, StorageError
-from counterflow.exchange.sufficient.options import LikelihoodOptions
+from counterflow.exchange.rows import LikelihoodOptions
 from counterflow.files import blaming
 from counterflow.fits import training
 from counterflow.fits.content import SERVER_FILE

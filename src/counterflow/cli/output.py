@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 from typer import Option
@@ -179,14 +179,6 @@ def tell_error(ctx: typer.Context, error: CounterflowError) -> int:
     return UNIDENTIFIED if isinstance(error, UnidentifiedError) else USAGE
 
 
-def answer(wanted: Format, command: str, content: Mapping[str, Any], show: Callable[[], None]) -> None:
-    """Print a command's answer: ``content`` as JSON, or what ``show`` shows."""
-    if wanted is Format.json:
-        print(as_json({"version": __version__, "command": command, **content}))
-    else:
-        show()
-
-
 def as_json(value: Any) -> str:
     """Strictly valid JSON on one line; what is not a finite number is null."""
     return json.dumps(_plain(value), allow_nan=False)
@@ -218,47 +210,28 @@ def terminal() -> Console:
 
 def show(*parts: Part) -> None:
     """Lines and tables on the terminal: no markup, nothing that a terminal obeys."""
-    for part in parts:
-        if isinstance(part, Table):
-            show_table(part.title, part.columns, part.rows, part.left)
-            if part.more:
-                show_text(part.more)
-        elif isinstance(part, Line):
-            show_text(part.text, part.style)
-        else:
-            show_text(part)
-
-
-def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
-    """A table on the terminal; all columns but the first ``left`` are numbers."""
     from rich.table import Table as Grid
     from rich.text import Text
 
-    table = Grid(title=Text(shown(title, LONGEST)), title_justify="left", title_style="bold")
-    for k, column in enumerate(columns):
-        table.add_column(Text(shown(column, LONGEST)), justify="left" if k < left else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(shown(cell, LONGEST)) for cell in row))
-    console = terminal()
-    console.print()
-    console.print(table)
+    def print_line(text: str, style: str = "") -> None:
+        terminal().print(Text(shown(text, LONGEST), style=style), soft_wrap=True)
 
-
-def show_text(text: str, style: str | None = None) -> None:
-    """One line of text on the terminal."""
-    from rich.text import Text
-
-    terminal().print(Text(shown(text, LONGEST), style=style or ""), soft_wrap=True)
-
-
-def show_lines(*lines: str) -> None:
-    """Lines of text on the terminal; an empty one is a blank line."""
-    show(*lines)
-
-
-def show_notes(notes: Sequence[str | Caveat]) -> None:
-    """Notes below what a command says."""
-    show(*noted(notes))
+    for part in parts:
+        if isinstance(part, str):
+            print_line(part)
+        elif isinstance(part, Line):
+            print_line(part.text, part.style)
+        else:
+            grid = Grid(title=Text(shown(part.title, LONGEST)), title_justify="left", title_style="bold")
+            for k, column in enumerate(part.columns):
+                justify: Literal["left", "right"] = "left" if k < part.left else "right"
+                grid.add_column(Text(shown(column, LONGEST)), justify=justify, overflow="fold")
+            for row in part.rows:
+                grid.add_row(*(Text(shown(cell, LONGEST)) for cell in row))
+            print_line("")
+            terminal().print(grid)
+            if part.more:
+                print_line(part.more)
 
 
 def noted(notes: Sequence[str | Caveat]) -> Iterator[Part]:

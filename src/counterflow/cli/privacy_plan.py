@@ -19,23 +19,26 @@ from counterflow.cli.options import Delta, Window
 from counterflow.cli.output import Part, Told, answering, noted
 from counterflow.cli.privacy_ledgers import protects
 from counterflow.errors import OptionError
-from counterflow.exchange.moments.log_unit import MomentLogUnit
-from counterflow.exchange.moments.private import SHARES, MomentRelease
-from counterflow.exchange.moments.server import MomentConfig, MomentLogServer, MomentServer
-from counterflow.exchange.moments.unit import MomentUnit
-from counterflow.exchange.sufficient.private import privatised
-from counterflow.exchange.sufficient.server import share
-from counterflow.exchange.sufficient.unit import sufficient_message
+from counterflow.exchange.compression import sufficient_message
+from counterflow.exchange.log_moments import ranges
+from counterflow.exchange.machines import ExchangeServer, ExchangeUnit
+from counterflow.exchange.moments import MomentMemory
+from counterflow.exchange.registry import LOG_MOMENTS, MOMENTS
+from counterflow.exchange.rows import privatised
+from counterflow.exchange.task import LocalTask, UnitData
 from counterflow.fits import engine
 from counterflow.fits.fit import load
 from counterflow.learning.clipping import SETTLES
 from counterflow.learning.known_edges import KnownEdges
+from counterflow.learning.likelihood import SharedRecord
+from counterflow.learning.log_moment_design import LogFound
 from counterflow.learning.optimiser import Estimated
 from counterflow.learning.parameters import Estimate, Parameters
 from counterflow.learning.uncertainty import Uncertainty, uncertainty
 from counterflow.notebook import Table
 from counterflow.plant import LocalModel, Plant, Recording, Unit, excitation
 from counterflow.privacy import Privacy, gaussian_epsilon, gaussian_mu
+from counterflow.privacy.clipping import AddedNoise
 
 FALSE_ALARMS = 0.05
 WANTED_ERROR = 0.1
@@ -220,7 +223,7 @@ def _by_rows(task: Task, recording: Recording, privacy: Privacy | None) -> Expec
         made = [privatised(message, task.models[message.unit], privacy) for message in messages]
         messages = [message for message, _ in made]
         clipped = max(release.clipped for _, release in made)
-    shared = share(messages)
+    shared = SharedRecord.from_messages(messages)
     parameters = Parameters(shared, task.estimate, np.eye(len(plant.A)), known=task.known)  # the root moves nothing
     truth = Estimated(plant.A, plant.B, plant.Q, 0.0, 0, True, 0.0, parameters=parameters)
     return Expected(_relative(plant, uncertainty(shared, truth)), clipped)
@@ -228,32 +231,39 @@ def _by_rows(task: Task, recording: Recording, privacy: Privacy | None) -> Expec
 
 def _by_moments(task: Task, recording: Recording, privacy: Privacy | None) -> Expected:
     plant, names = task.plant, task.plant.names
-    server = MomentServer(MomentConfig(tuple(names), 1 if privacy is None else len(SHARES), task.known))
-    units = {n: MomentUnit(n, task.models[n], recording[n].y, recording[n].u, privacy) for n in names}
-    done, states, _ = engine.run(server, units)
-    assert isinstance(done, MomentServer)
-    covariance = done.designed.record(done.moments).spread_at(plant.A, plant.B, done.designed.parameters)
-    return Expected(_relative(plant, Uncertainty(done.designed.parameters, covariance)), _clipped(states))
+    known = task.known
+    options = {} if known is None else {"edges": known.edges, "forbidden": known.forbidden}
+    asked = LocalTask("moments", {unit.name: unit.inputs for unit in plant.units}, options, privacy=privacy)
+    own = {n: UnitData(plant.unit(n), recording[n].y, recording[n].u, task.models[n]) for n in names}
+    units = {n: ExchangeUnit(MOMENTS.what, asked, own[n]) for n in names}
+    done, states, _ = engine.run(MOMENTS.server(asked), units)
+    assert isinstance(done, ExchangeServer)
+    assert isinstance(done.memory, MomentMemory)
+    design = done.work
+    covariance = design.record(done.memory.moments).spread_at(plant.A, plant.B, design.parameters)
+    return Expected(_relative(plant, Uncertainty(design.parameters, covariance)), _clipped(states))
 
 
 def _from_logs(task: Task, recording: Recording, privacy: Privacy | None) -> Expected:
     """Channels are scaled by their limits; those without by ``RANGE`` standard deviations of what they do here."""
     plant, names = task.plant, task.plant.names
-    config = MomentConfig(tuple(names), 1 if privacy is None else len(SHARES), memory=task.memory)
-    units = {
-        unit.name: MomentLogUnit(_ranged(unit, part.y), part.y, part.u, privacy)
-        for unit, part in ((unit, recording[unit.name]) for unit in plant.units)
-    }
-    done, states, _ = engine.run(MomentLogServer(config), units)
-    assert isinstance(done, MomentLogServer)
-    assert done.found is not None
-    design = done.designed
+    inputs = {unit.name: unit.inputs for unit in plant.units}
+    asked = LocalTask("moments", inputs, {"memory": task.memory}, privacy=privacy, from_logs=True)
+    rows = {unit.name: recording[unit.name] for unit in plant.units}
+    own = {n: UnitData(_ranged(plant.unit(n), rows[n].y), rows[n].y, rows[n].u) for n in names}
+    units = {n: ExchangeUnit(LOG_MOMENTS.what, asked, own[n]) for n in names}
+    done, states, _ = engine.run(LOG_MOMENTS.server(asked), units)
+    assert isinstance(done, ExchangeServer)
+    assert isinstance(done.memory, MomentMemory)
+    assert isinstance(done.memory.found, LogFound)
+    design = done.work
     functions = design.bank.functions[: design.bank.memory]
     missed = whole = 0.0
-    for effect, found in zip(names, done.found.estimates, strict=True):
+    for effect, found in zip(names, done.memory.found.estimates, strict=True):
         weights = found.weights.reshape(len(found.level), len(design.scale), -1)
         estimate = np.einsum("lk,ouk->lou", functions, weights)
-        truth = _responses(plant, effect, len(functions)) * design.scale / units[effect].ranges[1][:, None]
+        width = ranges(own[effect].unit, own[effect].y, privacy is not None)[1]
+        truth = _responses(plant, effect, len(functions)) * design.scale / width[:, None]
         others = np.ones(len(design.scale), bool)
         others[plant.input_slice(effect)] = False
         missed += float(np.square((estimate - truth)[..., others]).sum())
@@ -266,7 +276,7 @@ def _from_logs(task: Task, recording: Recording, privacy: Privacy | None) -> Exp
 def _clipped(states: Mapping[str, Any]) -> float:
     """The largest share of a unit's rows that clipping would change."""
     releases = [state.release for state in states.values()]
-    return max((release.clipped for release in releases if isinstance(release, MomentRelease)), default=0.0)
+    return max((release.clipped for release in releases if isinstance(release, AddedNoise)), default=0.0)
 
 
 def _ranged(unit: Unit, y: FloatArray) -> Unit:

@@ -17,11 +17,10 @@ from counterflow.cli.output import INFEASIBLE, OK, Part, Told, answering, judged
 from counterflow.errors import OptionError, StorageError, UnknownNameError
 from counterflow.fits.fit import load
 from counterflow.plant.units import unknown_name
-from counterflow.questions import COMMANDS
 from counterflow.questions.answer import Answer
 from counterflow.questions.asking import Questions
 from counterflow.questions.question import Entry, Form, Request, envelope
-from counterflow.questions.registry import QUESTIONS
+from counterflow.questions.registry import COMMANDS, QUESTIONS
 from counterflow.questions.window import Window
 
 _CHANGES = {
@@ -85,7 +84,8 @@ def command(name: str) -> Callable[..., None]:
         described = Option(metavar="FILE", help="Ask what would have happened in these rows.")
         options["recording"] = (Annotated[Path | None, described], None)
 
-    def run(directory: FitDirectory, recording: Any = None, **given: Any) -> Told:
+    def run(directory: FitDirectory, **given: Any) -> Told:
+        recording = given.pop("recording", None)
         fitting = [each for each, rows in zip(asked, of_rows, strict=True) if rows == (recording is not None)]
         chosen = fitting[0] if fitting else asked[0]
         past_remedy = "asks about the past: give --recording FILE, too"

@@ -18,7 +18,6 @@ from counterflow.notebook import Table
 
 if TYPE_CHECKING:
     from counterflow.paper.experiments.experiment import Experiment, Request, Task
-    from counterflow.paper.experiments.page import Chapter
 
 READS_FILES = "real-plants"  # the experiment that --hai and --swat are for
 
@@ -38,9 +37,8 @@ def reproduce(
 
     Example: counterflow reproduce all --quick --out reproduction
     """
-    from counterflow.paper.experiments import figures, reproduction, runner
+    from counterflow.paper.experiments import figures, report
     from counterflow.paper.experiments.experiment import Request
-    from counterflow.paper.experiments.page import counts
     from counterflow.paper.experiments.store import Store
 
     if "list" in names:
@@ -60,37 +58,37 @@ def reproduce(
     every = [task for own in tasks.values() for task in own]
     try:
         with _progress(wanted) as watch:
-            found = runner.run(every, store, jobs, force, watch)
+            found = store.computed(every, jobs, force, watch)
     except KeyboardInterrupt:
         kept = f"finished tasks are kept in {str(out)!r}; the same command goes on."
         typer.echo(f"counterflow: stopped; {kept}", err=True)
         raise typer.Exit(output.INTERRUPTED) from None
-    report = reproduction.assemble(store, tasks, request, found)
+    whole = report.assemble(store, tasks, request, found)
     page, text = out / "report.html", out / "report.md"
-    chapters = [each for each in report if each.experiment.name in tasks]
-    verdicts = {str(verdict): count for verdict, count in counts(chapters).items() if count}
+    chapters = [each for each in whole if each.name in tasks]
+    verdicts = {str(verdict): count for verdict, count in report.counts(chapters).items() if count}
     content = {
         "quick": request.quick,
-        "report": {"html": page, "markdown": text, "experiments": [each.experiment.name for each in report]},
+        "report": {"html": page, "markdown": text, "experiments": [each.name for each in whole]},
         "verdicts": verdicts,
         "experiments": [_chapter_json(each) for each in chapters],
     }
-    return Told(content, _shown(chapters, report, verdicts, page, text))
+    return Told(content, _shown(chapters, whole, verdicts, page, text))
 
 
 def _shown(
-    chapters: Sequence[Chapter], report: Sequence[Chapter], verdicts: dict[str, int], page: Path, text: Path
+    chapters: Sequence[Experiment], whole: Sequence[Experiment], verdicts: dict[str, int], page: Path, text: Path
 ) -> Iterator[Part]:
     for each in chapters:
         rows = [[claim.subject, claim.ours, claim.verdict] for claim in each.claims]
-        yield Table(f"{each.experiment.name}: {each.experiment.title}", ["", "ours", "verdict"], rows, left=3)
+        yield Table(f"{each.name}: {each.title}", ["", "ours", "verdict"], rows, left=3)
     told = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
     yield from ("", f"verdicts: {told}", f"  report: {page} (and {text.name}, figures)")
-    if others := [each.experiment.name for each in report if each not in chapters]:
+    if others := [each.name for each in whole if each not in chapters]:
         yield f"  also in it, from results that are there: {', '.join(others)}"
 
 
-def _chosen(asked: Sequence[str]) -> list[Experiment]:
+def _chosen(asked: Sequence[str]) -> list[type[Experiment]]:
     from counterflow.paper import experiments
 
     if "all" in asked:
@@ -100,7 +98,7 @@ def _chosen(asked: Sequence[str]) -> list[Experiment]:
     return [experiments.named(name) for name in dict.fromkeys(asked)]
 
 
-def _tell_unused(chosen: Sequence[Experiment], request: Request) -> None:
+def _tell_unused(chosen: Sequence[type[Experiment]], request: Request) -> None:
     """Say so if files are given to experiments that read none."""
     given = [option for option, path in (("--hai", request.hai), ("--swat", request.swat)) if path is not None]
     if given and READS_FILES not in {each.name for each in chosen}:
@@ -132,9 +130,7 @@ def _progress(wanted: Format) -> Iterator[Callable[[Task, int, int], None] | Non
         yield watch
 
 
-def _chapter_json(chapter: Chapter) -> dict[str, Any]:
-    told = [
-        picked(each, "subject paper ours verdict why") | {"fact": each.fact or None} for each in chapter.claims
-    ]
-    about = picked(chapter.experiment, "name title") | picked(chapter, "tasks seconds")
-    return about | {"figures": list(chapter.drawings), "text": chapter.text, "claims": told}
+def _chapter_json(each: Experiment) -> dict[str, Any]:
+    told = [picked(claim, "subject paper ours verdict why") | {"fact": claim.fact or None} for claim in each.claims]
+    about = picked(each, "name title") | {"tasks": len(each.outcomes), "seconds": each.seconds}
+    return about | {"figures": list(each.figures), "text": each.text, "claims": told}

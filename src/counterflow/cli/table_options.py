@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import wraps
-from inspect import Parameter, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
@@ -80,21 +78,10 @@ class GivenTable:
         return open_table(list(self.files), **self.options)
 
 
-def of_table(command: Callable[..., None]) -> Callable[..., None]:
-    """A command about a table, which it takes as its first argument: it gets all options that say where and how."""
-    kinds = get_type_hints(command, include_extras=True)
-    own = [each.replace(annotation=kinds[each.name]) for each in list(signature(command).parameters.values())[1:]]
+OF_TABLE = {name: (annotation, None) for name, annotation in (_SOURCE | _OPTIONS).items()}  # for output.answering
 
-    @wraps(command)
-    def run(**given: Any) -> None:
-        files, sql, database = (given.pop(name) for name in _SOURCE)
-        options = {name: value for name in _OPTIONS if (value := given.pop(name)) is not None}
-        command(GivenTable(files or [], sql, database, options), **given)
 
-    table = [
-        Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-        for name, kind in (_SOURCE | _OPTIONS).items()
-    ]
-    whole = [*table, *(each.replace(kind=Parameter.KEYWORD_ONLY) for each in own)]
-    run.__signature__ = signature(command).replace(parameters=whole, return_annotation=None)  # type: ignore[attr-defined]
-    return run
+def given_table(given: Mapping[str, Any]) -> GivenTable:
+    """The table that the options ``OF_TABLE`` say."""
+    options = {name: given[name] for name in _OPTIONS if given[name] is not None}
+    return GivenTable(given["files"] or [], given["sql"], given["database"], options)

@@ -158,14 +158,11 @@ def _clock_questions(changes: Sequence[str], back: bool, zones: Sequence[str]) -
 
 def _unusable(channel: ChannelFacts) -> str:
     """Why a channel cannot be used; "" if it can."""
-    kind = channel.kind
     if channel.name.strip().casefold() in _LABELS or channel.name.casefold().startswith("attack"):
         return "a label, no measurement"
-    if kind == "text" or (kind == "mixed" and channel.odd_count > _MOST_TEXT * channel.rows):
-        return f"text such as {next(iter(channel.odd), '')!r}"
-    if kind == "empty":
-        return "no number at all"
-    return f"always {channel.low:g}" if channel.levels == 1 else ""
+    if channel.odd_count > _MOST_TEXT * channel.rows:
+        return f"text such as {next(iter(channel.odd))!r}"
+    return channel.useless
 
 
 class _Roles:

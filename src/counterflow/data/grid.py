@@ -11,7 +11,8 @@ import polars
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
-from counterflow.data.times import NONE, SECOND, Times, moment, runs
+from counterflow.data.dates import NONE, SECOND
+from counterflow.data.times import Times, moment, runs
 from counterflow.errors import DataError, OptionError
 
 Whole = NDArray[np.int64]

@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.data.columns import Numbers
+from counterflow.data.dates import NONE, SECOND
 from counterflow.data.grid import FEW_LEVELS, TimeFacts, time_facts
 from counterflow.data.notes import Step, told
 from counterflow.data.options import TableOptions, takes
 from counterflow.data.table import Table, open_table
 from counterflow.data.tags import read_tag
-from counterflow.data.times import NONE, SECOND, Times, runs
+from counterflow.data.times import Times, runs
 from counterflow.plant.units import unknown_name
 
 _SPIKE = 6.0  # spreads outside both neighbours
@@ -96,14 +97,21 @@ class ChannelFacts:
         return "on/off" if self.levels == 2 else "discrete"
 
     @property
+    def useless(self) -> str:
+        """Why nothing can be learned from it; "" if something can."""
+        if self.is_empty:
+            return f"text such as {next(iter(self.odd))!r}" if self.odd_count else "no number at all"
+        return f"always {self.low:g}" if self.levels == 1 else ""
+
+    @property
     def verdict(self) -> str:
         """What would be done with it."""
-        example, missing = repr(next(iter(self.odd), "")), self.missing / max(1, self.rows)
+        missing, example = self.missing / max(1, self.rows), next(iter(self.odd), "")
         whole = {
-            "text": f"text such as {example}: exclude it",
-            "empty": "no number at all: would be left out",
-            "mixed": f"{self.odd_count} cells of text such as {example}: refused unless text = 'missing'",
-            "constant": f"always {self.low:g}: would be left out",
+            "text": f"{self.useless}: exclude it",
+            "empty": f"{self.useless}: would be left out",
+            "mixed": f"{self.odd_count} cells of text such as {example!r}: refused unless text = 'missing'",
+            "constant": f"{self.useless}: would be left out",
         }
         many = {
             "on/off": "on/off: last value when resampled; rather an input",

@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 import polars
 
 from counterflow.data import columns
+from counterflow.data.dates import NONE, SECOND
 from counterflow.data.notes import Step, told
 from counterflow.data.options import TableOptions, some
 from counterflow.data.source import Source, frame_source
-from counterflow.data.times import NONE, SECOND, Times, find_time, parse
+from counterflow.data.times import Times, find_time, parse
 from counterflow.data.words import good_qualities, meaning
 from counterflow.errors import DataError, OptionError
 
@@ -69,8 +70,10 @@ def long_names(file: Source, options: TableOptions) -> LongNames | None:
             part = "tag" if tag is None else "value"
             raise OptionError(f"{file.name}: name the column of {part}s with {part!r}, too: {some(file.names)}.")
         return LongNames(time, tag, value, options.quality or usual("quality"), usual("measure"))
+    if time is None or not 3 <= len(file.names) <= _MOST_COLUMNS:
+        return None
     tag, value, quality = usual("tag"), usual("value"), usual("quality")
-    if time is None or tag is None or value is None or tag == value or not 3 <= len(file.names) <= _MOST_COLUMNS:
+    if tag is None or value is None or tag == value:
         return None
     tags = file.column(tag, 5000)
     if tags.dtype == polars.String:

@@ -93,7 +93,7 @@ _SENTENCES = {
     "period": "{rows:row} outside the period: left out.",
     "resample": "Rows are gathered in steps of {dt:g} s.",
     "jitter": "{rows:row} on a step that another row has: the later one stays.",
-    "gaps": "{rows:row} of {all} on the grid ({share:.2g} %) have no data: outputs are missing there.",
+    "gaps": "{rows:row} of {all} on the grid ({share:.3g} %) have no data: outputs are missing there.",
     "shorten": "{gaps:long gap} shortened by {hours:.4g} h in all: time jumps there.",
     "stretches": "!Gaps of more than {hold:row} leave {stretches} stretches; the longest has {longest:row}.",
     "renamed": "{count:column} with another name as a channel: {columns}.",

@@ -8,8 +8,9 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from counterflow.data.databases import public_address
+from counterflow.data.dates import SECOND
 from counterflow.data.options import need
-from counterflow.data.times import SECOND, moment
+from counterflow.data.times import moment
 from counterflow.errors import CounterflowError, DataError, OptionError
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.data.columns import Numbers
+from counterflow.data.dates import SECOND
 from counterflow.data.drafts import draft
 from counterflow.data.grid import Grid, Rules, TimeFacts, fill, make_grid, on_grid, row_grid, time_facts
 from counterflow.data.inspection import inspect, table_steps, time_steps
@@ -19,7 +20,7 @@ from counterflow.data.notes import Preparation, Step, told
 from counterflow.data.options import TableOptions, divided, some, takes
 from counterflow.data.selection import Chosen, choose
 from counterflow.data.table import Table, open_table
-from counterflow.data.times import SECOND, Times, moment, zones_of
+from counterflow.data.times import Times, moment, zones_of
 from counterflow.data.words import meaning
 from counterflow.errors import DataError, OptionError
 from counterflow.plant import Recording, Unit

@@ -164,7 +164,7 @@ def _shown(values: FloatArray, digits: int) -> list[str]:
 
 
 def _hai_role(tag: str) -> str:
-    side = hai.FAMILIES.side(tag)
+    side = hai.DATA_SET.side(tag)
     if tag in _TAGS["hai"]["constant"] or side is None:
         return "constant"
     if tag.startswith("P1_B"):
@@ -234,7 +234,7 @@ def _write_hai(version: str, folder: Path, rows: int, seed: int) -> list[Path]:
 def _swat_role(tag: str) -> str:
     if tag in (*_TAGS["swat"]["constant"], _SWAT_DISCRETE, _SWAT_ALONE):
         return "other"
-    side = swat.FAMILIES.side(tag)
+    side = swat.DATA_SET.side(tag)
     assert side is not None
     return side[0].removesuffix("s")
 

@@ -14,11 +14,12 @@ import polars
 
 from counterflow.data import columns, long_tables
 from counterflow.data.columns import Numbers
+from counterflow.data.dates import NONE
 from counterflow.data.formats import open_files
 from counterflow.data.notes import Step
 from counterflow.data.options import TableOptions, divided, takes
 from counterflow.data.source import Source, frame_source
-from counterflow.data.times import NONE, Times, find_time, parse, time_column
+from counterflow.data.times import Times, find_time, parse, time_column
 from counterflow.errors import DataError
 from counterflow.frames import as_polars, is_frame
 
@@ -233,7 +234,8 @@ def _with_sheet(file: Source, options: TableOptions) -> Source:
 def join(files: Sequence[Source], options: TableOptions, optional: Sequence[str] = ()) -> Table:
     """Files as one table, one after the other; columns that are `optional` may stand in some of them only."""
     first = files[0]
-    names = [name for name in first.names if all(name in file.names for file in files)]
+    common = set(first.names).intersection(*(file.names for file in files))
+    names = [name for name in first.names if name in common]
     for file in files[1:]:
         odd = sorted((set(first.names) ^ set(file.names)) - set(optional))
         if odd:

@@ -15,32 +15,20 @@ import numpy as np
 import polars
 from numpy.typing import NDArray
 
+from counterflow.data.dates import DATE, MOST_UNREAD, NONE, SECOND, Cells, Nanoseconds, dates
 from counterflow.data.options import TableOptions, some
 from counterflow.errors import DataError
 
-Nanoseconds = NDArray[np.int64]
-
-AMBIGUOUS = "ambiguous-dates"  # code of the error where day_first would settle what a column means
-SECOND = 1_000_000_000
-NONE = np.iinfo(np.int64).min  # no time, as NumPy's NaT
 NAMES = ("time", "timestamp", "datetime", "date_time", "date", "date time", "time stamp", "t_stamp", "ts", "zeit")
 FORMATS = ("seconds", "s", "ms", "us", "ns", "excel")  # besides strftime patterns
 _EPOCHS = (("s", 1e8, 1e10), ("ms", 1e11, 1e13), ("us", 1e14, 1e16), ("ns", 1e17, 9.3e18))
 _PER_UNIT = {"s": SECOND, "ms": 1_000_000, "us": 1000, "ns": 1}
 _EXCEL_DAYS = (20_000.0, 80_000.0)  # 1954 to 2119
 _EXCEL_EPOCH = -25_569  # days from 1970 to 1899-12-30
-_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-_DATE = (
-    r"^(?P<a>\d{1,4})(?P<sign>[-/. ])(?P<b>\d{1,2}|[A-Za-z]{3,9})[-/. ](?P<c>\d{1,4})"
-    r"(?:[T ]+(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2})(?:[.,](?P<fraction>\d{1,9})\d*)?)?"
-    r"\s*(?P<half>[AaPp]\.?[Mm]\.?)?)?\s*(?P<zone>Z|UTC|[+-]\d{2}:?\d{2})?$"
-)
 _ZONES = (
     "Europe/London", "Europe/Berlin", "Europe/Helsinki", "America/New_York", "America/Chicago", "America/Denver",
     "America/Los_Angeles", "Australia/Sydney", "Pacific/Auckland",
 )  # fmt: skip
-_MOST_UNREAD = 0.02  # share of cells that may be no times: their rows are left out
-_REMEDY = "give its format, such as time_format = '%d/%m/%Y %H:%M:%S'"
 
 
 @dataclass(frozen=True)
@@ -135,7 +123,7 @@ def is_dated(some: polars.Series) -> bool:
         return False
     text = some.str.strip_chars().drop_nulls()
     text = text.filter(text != "")
-    return len(text) > 1 and bool(text.str.contains(_DATE).all()) and text.n_unique() > 1
+    return len(text) > 1 and bool(text.str.contains(DATE).all()) and text.n_unique() > 1
 
 
 def find_time(names: tuple[str, ...], wanted: str | None, file: str) -> str | None:
@@ -158,46 +146,6 @@ def time_column(names: Sequence[str], cells: Callable[[str], polars.Series]) -> 
         return named
     dated = [name for name in names if is_dated(cells(name))]
     return dated[0] if len(dated) == 1 else None
-
-
-class _Cells:
-    """The cells of a time column as text, None where they are empty, and what was left out of them."""
-
-    def __init__(self, column: polars.Series, name: str, line: Callable[[int], str]) -> None:
-        text = column.str.strip_chars().str.strip_chars('"').str.strip_chars()
-        self.text, self.name, self.line = text.set(text == "", None), name, line
-        self.unread, self.example = 0, ""
-
-    def at(self, row: int) -> str:
-        """A cell and where it stands."""
-        return f"{self.text[row][:40]!r} in row {row}{self.line(row)}"
-
-    @property
-    def known(self) -> NDArray[np.bool_]:
-        """Which cells hold something."""
-        return self.text.is_not_null().to_numpy()
-
-    def leave_out(self, wrong: polars.Series, why: str) -> None:
-        """Leave out cells that are wrong if they are few; refuse the column otherwise, naming the first."""
-        rows = (wrong & self.text.is_not_null()).arg_true()
-        if len(rows) == 0:
-            return
-        self.unread += len(rows)
-        if self.unread > _MOST_UNREAD * len(self.text):
-            raise DataError(f"time column {self.name!r} holds {self.at(int(rows[0]))}, which {why}")
-        self.example = self.example or self.at(int(rows[0]))
-        self.text = self.text.set(wrong, None)
-
-    def refuse_mixed(self, which: polars.Series, what: str) -> None:
-        """Refuse a column of which only some cells are so."""
-        rows = np.flatnonzero(self.known)
-        inside = which.to_numpy()[rows]
-        if inside.any() and not inside.all():
-            one, other = int(rows[np.argmax(inside)]), int(rows[np.argmin(inside)])
-            raise DataError(
-                f"time column {self.name!r} mixes formats: {self.at(one)} {what}, {self.at(other)} not; write all of "
-                "them in one way"
-            )
 
 
 def parse(
@@ -233,7 +181,7 @@ def parse(
     elif dtype.is_numeric():
         found = _numbers(column, name, wanted)
     elif dtype == polars.String:
-        cells = _Cells(column, name, line)
+        cells = Cells(column, name, line)
         found = replace(_texts(cells, options), unread=cells.unread, example=cells.example)
     else:
         raise DataError(f"time column {name!r} has type {dtype}, which is neither a date, a number nor text")
@@ -247,7 +195,7 @@ def parse(
     return replace(found, zone="UTC") if found.zoned and found.zone.upper() in ("", "ETC/UTC") else found
 
 
-def _texts(cells: _Cells, options: TableOptions) -> Times:
+def _texts(cells: Cells, options: TableOptions) -> Times:
     """Times of text: numbers, if nearly all cells are, or dates."""
     wanted, text = options.time_format, cells.text
     if wanted is not None and wanted not in FORMATS:
@@ -255,9 +203,10 @@ def _texts(cells: _Cells, options: TableOptions) -> Times:
     numbers = text.cast(polars.Int64, strict=False)
     if numbers.null_count() > text.null_count():
         numbers = text.str.replace(",", ".", literal=True).cast(polars.Float64, strict=False)
-    few = numbers.null_count() - text.null_count() <= _MOST_UNREAD * len(text)
+    few = numbers.null_count() - text.null_count() <= MOST_UNREAD * len(text)
     if wanted is None and not (few and text.null_count() < len(text)):
-        return _dates(cells, options.day_first)
+        nanoseconds, kind, zoned = dates(cells, options.day_first)
+        return Times(nanoseconds, kind, True, zoned)
     cells.leave_out(numbers.is_null(), f"is not a number{f', as time_format {wanted!r} says' if wanted else ''}")
     return _numbers(numbers, cells.name, wanted)
 
@@ -276,7 +225,7 @@ def _filled(dates: polars.Series, zoned: bool) -> Nanoseconds:
     return np.array(dates.cast(polars.Datetime("ns")).cast(polars.Int64).fill_null(NONE).to_numpy(), np.int64)
 
 
-def _pattern(cells: _Cells, pattern: str) -> Times:
+def _pattern(cells: Cells, pattern: str) -> Times:
     zoned = "%z" in pattern
     try:
         found = cells.text.str.to_datetime(pattern, time_unit="ns", strict=False)
@@ -349,122 +298,6 @@ def _numeric_kind(values: NDArray[np.float64]) -> str:
         if len(steps) == 0 or np.median(steps) < 0.5:  # days: a table of half-days has whole serials
             return "excel"
     return "seconds"
-
-
-def _dates(cells: _Cells, day_first: bool | None) -> Times:
-    """Dates in text: cut into numbers, then the order of day, month and year from all of them together."""
-    parts = cells.text.str.extract_groups(_DATE).struct.unnest()
-    if cells.text.null_count() == len(cells.text):
-        return Times(np.full(len(parts), NONE, np.int64), "empty", True)
-    cells.leave_out(parts.get_column("a").is_null(), f"is no date or time of a usual kind: {_REMEDY}")
-    seen = parts.select(
-        (polars.col("a").str.len_chars() == 4).fill_null(False).alias("begins with the year"),
-        polars.col("b").str.contains("^[A-Za-z]").fill_null(False).alias("names the month"),
-        polars.col("zone").is_not_null().alias("has a zone"),
-        polars.col("half").is_not_null().alias("half"),
-        # at midnight some exports write the date alone
-        (polars.col("half").is_not_null() | polars.col("hour").is_null()).alias("has AM or PM"),
-    )
-    halves = bool(seen.get_column("half").any())
-    for what in ("begins with the year", "names the month", "has a zone", *(["has AM or PM"] if halves else [])):
-        cells.refuse_mixed(seen.get_column(what), what)
-    names = polars.col("b").str.to_lowercase().str.slice(0, 3)
-    months = {word: k + 1 for k, word in enumerate(_MONTHS)}
-    named = names.replace_strict(months, default=None, return_dtype=polars.Int64)
-    numbers = parts.select(
-        polars.col("a", "c", "hour", "minute", "second").cast(polars.Int64, strict=False),
-        polars.coalesce(polars.col("b").cast(polars.Int64, strict=False), named).alias("b"),
-    ).fill_null(0)
-    a, c, hour, minute, second, b = (np.array(series.to_numpy(), np.int64) for series in numbers.iter_columns())
-    half = seen.get_column("half").to_numpy()
-    bad_hour = np.where(half, (hour < 1) | (hour > 12), hour > 23)
-    after_noon = parts.get_column("half").str.to_lowercase().str.starts_with("p").fill_null(False).to_numpy()
-    hour = np.where(half, hour % 12 + 12 * after_noon, hour)
-    known, clock, kind = cells.known, (hour * 60 + minute) * 60 + second, "dates"
-    if seen.get_column("begins with the year").to_numpy()[known].any():
-        year, month, day = a, b, c
-    elif seen.get_column("names the month").any():
-        day, month, year = a, b, _of_four_digits(c)
-    else:
-        year = _of_four_digits(c)
-        dotted = bool((parts.get_column("sign") == ".").any())
-        first = _day_first(cells, a, b, day_first, dotted, (year[known], clock[known]))
-        day, month = (a, b) if first else (b, a)
-        kind = "dates, day first" if first else "dates, month first"
-    month_starts = (year - 1970).astype("datetime64[Y]").astype("datetime64[M]") + (np.clip(month, 1, 12) - 1)
-    days_of_month = ((month_starts + 1).astype("datetime64[D]") - month_starts.astype("datetime64[D]")).astype(int)
-    bad = bad_hour | (month < 1) | (month > 12) | (day < 1) | (day > days_of_month) | (minute > 59) | (second > 60)
-    bad |= (year < 1700) | (year > 2250)
-    cells.leave_out(polars.Series(bad), f"is no date ({kind}): {_REMEDY}")
-    days = month_starts.astype("datetime64[D]").astype(np.int64) + day - 1
-    fraction = parts.get_column("fraction").fill_null("0").str.pad_end(9, "0").cast(polars.Int64).to_numpy()
-    nanoseconds = (days * 86_400 + clock) * SECOND + fraction
-    zoned = bool(seen.get_column("has a zone").to_numpy()[cells.known].any())
-    if zoned:
-        digits = parts.get_column("zone").str.replace(":", "", literal=True)
-        offset = digits.str.slice(1).cast(polars.Int64, strict=False).fill_null(0).to_numpy()  # "TC" of "UTC" is null
-        west = digits.str.starts_with("-").fill_null(False).to_numpy()
-        nanoseconds -= np.where(west, -1, 1) * (offset // 100 * 60 + offset % 100) * 60 * SECOND
-        kind += " with a zone"
-    return Times(np.where(cells.known, nanoseconds, NONE), kind, True, zoned)
-
-
-def _of_four_digits(year: Nanoseconds) -> Nanoseconds:
-    """Years, where those of two digits are of 1970 to 2069."""
-    return np.where(year < 70, year + 2000, np.where(year < 100, year + 1900, year))
-
-
-def _runs_on(a: Nanoseconds, b: Nanoseconds, year: Nanoseconds, clock: Nanoseconds) -> bool | None:
-    """Whether the day is first, by which reading lets rows run on over midnight; None if that does not tell.
-
-    `clock` are seconds of the day. In one reading the date changes with the usual step, in the other by a month.
-    """
-    usable = (year > 1700) & (year < 2250) & (np.minimum(a, b) > 0)
-    a, b, year, clock = a[usable], b[usable], year[usable], clock[usable]
-    changed = (np.diff(a) != 0) | (np.diff(b) != 0) | (np.diff(year) != 0)
-    within = np.abs(np.diff(clock))[~changed]
-    within = within[within > 0]
-    if not changed.any() or not len(within):
-        return None
-    usual = 1.5 * float(np.median(within))
-    run_on = []
-    for day, month in ((a, b), (b, a)):
-        dates = (year - 1970).astype("datetime64[Y]").astype("datetime64[M]") + (month - 1)
-        seconds = (dates.astype("datetime64[D]").astype(np.int64) + day) * 86_400 + clock
-        run_on.append(bool((np.abs(np.diff(seconds))[changed] <= usual).any()))
-    return None if run_on[0] == run_on[1] else run_on[0]
-
-
-def _day_first(
-    cells: _Cells, a: Nanoseconds, b: Nanoseconds, given: bool | None, dotted: bool,
-    rest: tuple[Nanoseconds, Nanoseconds],
-) -> bool:  # fmt: skip
-    """Whether the first of two numbers is the day; empty cells have 0 in both. `rest`: years and times of the day."""
-    first, second = bool((a > 12).any()), bool((b > 12).any())
-    if first and second:
-        raise DataError(
-            f"time column {cells.name!r} mixes formats: {cells.at(int(np.argmax(a > 12)))} has the day first, "
-            f"{cells.at(int(np.argmax(b > 12)))} the month; write all of them in one way"
-        )
-    if first or second:
-        if given is not None and given != first:
-            raise DataError(
-                f"day_first is {given}, but time column {cells.name!r} has the {'day' if first else 'month'} first: "
-                "leave the option out"
-            )
-        return first
-    if given is not None:
-        return given
-    if dotted or (a == b).all():  # 3.4.2024 is always the 3rd of April
-        return True
-    told = _runs_on(a[cells.known], b[cells.known], *rest)
-    if told is not None:
-        return told
-    raise DataError(
-        f"time column {cells.name!r}: {cells.at(int(np.argmax(a != b)))} may have the day or the month first, and no "
-        "other row tells: say it with day_first = true or false, on the command line with --day-first or --month-first",
-        code=AMBIGUOUS,
-    )
 
 
 def zones_of(found: Times, turns: Sequence[int]) -> list[str]:

@@ -1,16 +1,18 @@
-"""What a method is: two state machines, and what is left of them when the exchange is over.
+"""What a method is to those who carry its messages: two state machines, what is left of them, and what they cost.
 
 A state machine is a frozen value without I/O; ``state, replies = state.step(message)``. Engines carry the replies and
-know no mathematics.
+know no mathematics. The methods that ask every unit for what it releases are ``counterflow.exchange.exchange``; the
+published trainings live in a room of their own.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from counterflow.arrays import FloatArray
-from counterflow.errors import ProtocolError
+from counterflow.errors import PrivacyError, ProtocolError
 from counterflow.exchange.outcome import Learned, RoundRecord
 from counterflow.exchange.part import UnitPart
 from counterflow.exchange.privacy import PrivacyReport, Spending
@@ -95,28 +97,50 @@ class Charge(NamedTuple):
     noise: float | None = None  # standard deviation, where the message says it
 
 
-class Method(Protocol):
-    """One way to learn the couplings."""
+class Method(ABC):
+    """One way to learn the couplings.
 
-    sends: frozenset[str]  # kinds of messages that a unit may send
-    hears: frozenset[str]  # and that a server may send
-    mechanism: str  # of its private messages, in words
-    options: Any  # a dataclass: names, ranges and defaults of its options
+    ``sends``, ``hears``: kinds of messages that a unit and a server may send; ``private``: those of a unit's that hold
+    measurements. ``mechanism``: how these are made private, in words. ``unprotected``: what that does not cover.
+    ``options``: a dataclass with names, ranges and defaults.
+    """
 
+    sends: frozenset[str]
+    hears: frozenset[str]
+    private: frozenset[str]
+    mechanism: str
+    unprotected: tuple[str, ...] = ()
+    options: Any
+
+    # ---- the exchange
+
+    @abstractmethod
     def check(self, task: Task) -> None:
         """OptionError if options or privacy do not go with the method."""
 
-    def uses_inputs(self, task: Task) -> bool:
-        """Whether units send their inputs, and models are taken with theirs."""
-
-    def rounds(self, task: Task) -> int | None:
-        """How many rounds there are at most; None if there is just one exchange."""
-
+    @abstractmethod
     def server(self, task: Task, progress: Progress | None = None) -> ServerState:
         """The server's machine at its beginning."""
 
+    @abstractmethod
     def unit(self, task: Task, own: UnitData) -> UnitState:
         """A unit's machine at its beginning."""
+
+    @abstractmethod
+    def learned(self, task: Task, state: Any) -> Learned:
+        """What the server has when the exchange is over."""
+
+    @abstractmethod
+    def part(self, task: Task, own: UnitData, state: Any) -> UnitPart:
+        """What stays at a unit when the exchange is over, with what its answers must be read with."""
+
+    def uses_inputs(self, task: Task) -> bool:
+        """Whether units send their inputs, and models are taken with theirs."""
+        return True
+
+    def rounds(self, task: Task) -> int | None:
+        """How many rounds there are at most; None if there is just one exchange."""
+        return None
 
     def pooled(
         self, task: Task, own: Mapping[str, UnitData], seen: bool
@@ -125,24 +149,49 @@ class Method(Protocol):
 
         ``seen``: messages are looked at, so that they must be those that would cross.
         """
+        return None
 
-    def learned(self, task: Task, state: Any) -> Learned:
-        """What the server has when the exchange is over."""
+    # ---- its price
 
-    def part(self, task: Task, own: UnitData, state: Any) -> UnitPart:
-        """What stays at a unit when the exchange is over, with what its answers must be read with."""
+    @abstractmethod
+    def charges(self, task: Task, model: Any, rows: int) -> list[Charge]:
+        """What the private messages of a unit will cost, in their order.
 
-    def charges(self, task: Task, model: Any, rows: int) -> list[Cost]:
-        """What all private messages of a unit will cost; ``model``: its LocalModel, None of a fit from logs."""
+        ``model``: its LocalModel, None of a fit from logs.
+        """
 
-    def charge(self, task: Task, model: Any, rows: int, message: Message) -> Charge | None:
-        """What one private message costs; None if it holds nothing that is to be private."""
+    @abstractmethod
+    def least_noise(self, task: Task, rows: int, message: Message, made: Any) -> float | None:
+        """The standard deviation that noise must have at least; None if it was not made as the task asks for.
 
-    def checked_release(self, task: Task, rows: int, message: Message, release: object) -> None:
-        """PrivacyError unless a message was made private as the task asks for; ``release``: how it was made."""
+        ``made``: how the message was made private.
+        """
 
+    @abstractmethod
     def privacy_report(self, task: Task, spending: Spending, server: Any, units: Mapping[str, Any]) -> PrivacyReport:
         """What a private fit has promised and spent."""
+
+    def charge(self, task: Task, model: Any, rows: int, message: Message) -> Charge | None:
+        """What one message costs; None if it holds nothing that is to be private."""
+        if type(message).__name__ not in self.private:
+            return None
+        return self.charges(task, model, rows)[getattr(message, "round", 0)]
+
+    def check_noise(self, task: Task, rows: int, message: Message, made: object) -> None:
+        """PrivacyError unless a message of a private task was made as that asks for; ``made``: how it was."""
+        kind = type(message).__name__
+        if kind in self.sends - self.private:
+            return
+        if kind not in self.private or made is None:
+            raise PrivacyError(
+                f"unit {message.unit!r}: {task.label} is private, and {kind} was not made private; nothing was released"
+            )
+        needed, sigma = self.least_noise(task, rows, message, made), getattr(made, "sigma", 0.0)
+        if needed is None or not sigma >= needed * (1 - 1e-9):
+            wanted = "it is not made as asked for" if needed is None else f"{task.label} needs {needed:.6g}"
+            raise PrivacyError(
+                f"unit {message.unit!r}: {kind} has noise of {sigma:.6g}, {wanted}; nothing was released"
+            )
 
 
 def unit_step(state: UnitState, message: Message) -> tuple[UnitState, tuple[Message, ...]]:

@@ -13,14 +13,12 @@ from counterflow.arrays import FloatArray, block_diagonal, frozen
 from counterflow.caveats import Caveat
 from counterflow.control.controller import Controller
 from counterflow.errors import DataError, ModelError, OptionError
+from counterflow.exchange.compression import sufficient_message
 from counterflow.exchange.estimators import Estimates, Estimator, KalmanEstimator, checked_estimates
-from counterflow.exchange.sufficient.private import PrivateRelease, privatised
-from counterflow.exchange.sufficient.unit import sufficient_message
 from counterflow.exchange.task import Task, UnitData
 from counterflow.filtering import Compression, compress
 from counterflow.identification.sensors import Sensor, judged
 from counterflow.plant import LocalModel, OperatingPoint, Plant, Recording, Unit
-from counterflow.privacy import Privacy
 from counterflow.protocol import Sufficient
 
 
@@ -77,12 +75,6 @@ class UnitPart:
     def sufficient(self, y: FloatArray, u: FloatArray) -> Sufficient:
         """What the unit sends of a recording."""
         return sufficient_message(self.unit.name, self.model, self.departures(y), self.model_inputs(u))
-
-    def private(self, y: FloatArray, u: FloatArray, privacy: Privacy) -> tuple[Sufficient, PrivateRelease]:
-        """The same under differential privacy; gaps stay open, so that a row depends on one measurement."""
-        level = 0.0 if self.output_level is None else self.output_level
-        message = sufficient_message(self.unit.name, self.model, y - level, self.model_inputs(u), whole=True)
-        return privatised(message, self.model, privacy)
 
     @property
     def working_model(self) -> LocalModel:

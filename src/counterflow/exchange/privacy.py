@@ -15,7 +15,6 @@ from counterflow.caveats import Caveat
 from counterflow.errors import PrivacyError
 from counterflow.plant import LocalModel
 from counterflow.privacy import ANY_ROWS, Cost, Entry, Ledger, Privacy, RowRange, ledger_path, total_epsilon
-from counterflow.protocol import Message
 
 MODELS = "local models"  # and a digest of them, by which they are counted once
 SIMULATED = "the privacy noise came from a {source}: a simulation, which protects nothing"
@@ -222,23 +221,6 @@ class Spending:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-def not_private(label: str, message: Message) -> PrivacyError:
-    """Of a message that should have been made private."""
-    return PrivacyError(
-        f"unit {message.unit!r}: {label} is private, and {type(message).__name__} was not made private; nothing was "
-        "released"
-    )
-
-
-def require_noise(label: str, message: Message, sigma: float, needed: float, good: bool) -> None:
-    """PrivacyError unless a message has the noise that it needs; ``good``: whether it was made as it was asked for."""
-    if not good or not sigma >= needed * (1 - 1e-9):
-        raise PrivacyError(
-            f"unit {message.unit!r}: {type(message).__name__} has noise of {sigma:.6g}, {label} needs {needed:.6g}; "
-            "nothing was released"
-        )
 
 
 def promise(privacy: Privacy | PrivacyReport) -> tuple[Caveat, ...]:

@@ -8,15 +8,18 @@ from importlib import import_module
 from types import MappingProxyType
 
 from counterflow.errors import ModelError, OptionError
-from counterflow.exchange.logs.method import LogMethod
+from counterflow.exchange.exchange import Exchange
+from counterflow.exchange.log_moments import MomentsOfLogs
+from counterflow.exchange.log_rows import LogRows
 from counterflow.exchange.method import Method
-from counterflow.exchange.moments.log_method import MomentLogMethod
-from counterflow.exchange.moments.method import MomentMethod
-from counterflow.exchange.sufficient.method import SufficientMethod
+from counterflow.exchange.moments import MomentsOfModels
+from counterflow.exchange.rows import Rows
 from counterflow.exchange.task import Task
 
-_MOMENTS = MomentMethod()
-_OURS: Mapping[str, Method] = MappingProxyType({"sufficient": SufficientMethod(), "moments": _MOMENTS})
+ROWS, MOMENTS = Exchange(Rows()), Exchange(MomentsOfModels())
+LOG_ROWS, LOG_MOMENTS = Exchange(LogRows()), Exchange(MomentsOfLogs())
+WITH_MODELS: Mapping[str, Exchange] = MappingProxyType({"sufficient": ROWS, "moments": MOMENTS})
+FROM_LOGS: Mapping[str, Exchange] = MappingProxyType({"sufficient": LOG_ROWS, "moments": LOG_MOMENTS})
 PUBLISHED = ("penalty", "lagrangian", "hybrid", "fedgc")
 
 
@@ -29,17 +32,16 @@ def _published() -> Method:
 
 class _Federated(Mapping[str, Method]):
     def __getitem__(self, name: str) -> Method:
-        return _published() if name in PUBLISHED else _OURS[name]
+        return _published() if name in PUBLISHED else WITH_MODELS[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter((*_OURS, *PUBLISHED))
+        return iter((*WITH_MODELS, *PUBLISHED))
 
     def __len__(self) -> int:
-        return len(_OURS) + len(PUBLISHED)
+        return len(WITH_MODELS) + len(PUBLISHED)
 
 
 FEDERATED: Mapping[str, Method] = _Federated()
-FROM_LOGS: Mapping[str, Method] = MappingProxyType({"sufficient": LogMethod(), "moments": MomentLogMethod()})
 POOLED = ("centralized", "oracle")  # references that need everything in one place
 
 
@@ -61,7 +63,7 @@ def method_of(task: Task) -> Method:
             f"{task.label}: method must be one of {', '.join(map(repr, FEDERATED))}, got {task.method!r:.80}"
         )
     if not task.from_logs:
-        return _MOMENTS if task.method == "sufficient" and releases_moments(task) else FEDERATED[task.method]
+        return MOMENTS if task.method == "sufficient" and releases_moments(task) else FEDERATED[task.method]
     if task.method not in FROM_LOGS:
         raise ModelError(
             f"{task.label}: method {task.method!r} needs models: {{unit name: LocalModel}}, or a Plant whose local "
@@ -70,3 +72,9 @@ def method_of(task: Task) -> Method:
         )
     private = task.privacy is not None and task.privacy.accounting == "rigorous"
     return FROM_LOGS["moments" if private else task.method]
+
+
+def kept_kinds() -> Mapping[str, type]:
+    """Classes of what the machines of exchanges keep between messages, by their names: for snapshots."""
+    exchanges = (*WITH_MODELS.values(), *FROM_LOGS.values())
+    return MappingProxyType({kind.__name__: kind for one in exchanges for kind in one.what.kept})

@@ -9,12 +9,13 @@ from counterflow import wording
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
 from counterflow.errors import OptionError
-from counterflow.exchange.options import by_unit, choice
+from counterflow.exchange.options import by_unit, for_each_unit, one_of
 from counterflow.exchange.task import Task, UnitData
 from counterflow.identification.sensors import HELD, QUANTISED, SATURATED, SPIKE, STUCK, Finding, Sensor
 from counterflow.plant import Unit
 
 TREATED, AS_THEY_ARE = "treated", "as they are"
+SENSORS = for_each_unit(one_of(TREATED, AS_THEY_ARE))  # what the option may be; None: readings are treated
 MOST_NAMED = 8  # channels in one sentence
 KEEP = f"sensors={AS_THEY_ARE!r} keeps all readings"
 SENTENCES: Mapping[str, tuple[str, str]] = {  # by kind: code of the caveat, and its text
@@ -48,13 +49,6 @@ class Readings(NamedTuple):
     y: FloatArray
     sensors: tuple[Sensor, ...] = ()
     caveats: tuple[Caveat, ...] = ()
-
-
-def check_option(value: object) -> None:
-    """OptionError unless it is one of the two choices, or {unit: choice}; None: readings are treated."""
-    for one in value.values() if isinstance(value, Mapping) else [value]:
-        if one is not None:
-            choice("sensors", one, (TREATED, AS_THEY_ARE))
 
 
 def kept_as_they_are(value: object, units: tuple[str, ...]) -> frozenset[str]:

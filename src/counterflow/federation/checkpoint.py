@@ -15,13 +15,15 @@ import numpy as np
 
 from counterflow.errors import StorageError
 from counterflow.exchange.method import ServerState, UnitState
-from counterflow.protocol.messages import KINDS
+from counterflow.exchange.registry import kept_kinds
+from counterflow.protocol.message import KINDS
 from counterflow.records import DTYPES, Array, describe, restore
 
 KEPT = 4  # of a unit's last turns that may be repeated: a crash repeats the last two at most
 LEAST = 8 << 20  # bytes that a log may always have
 SPARSE = 2  # times the size of its last snapshot that it may have besides: so much less is written than without bound
 _SAME = 1e-6  # relative, as in ``turns``: estimates of another machine may differ by rounding
+_KINDS = {**KINDS, **kept_kinds()}
 _NUMBERS = "/numbers"  # no path of an array of a state
 State = TypeVar("State", UnitState, ServerState)
 
@@ -37,7 +39,7 @@ def is_due(size: int, before: int) -> bool:
 
 def snapshot(state: UnitState | ServerState, numbers: Array) -> tuple[dict[str, Any], list[bytes]]:
     """All of a state but what its machine is given at the beginning, and the numbers that a session remembers."""
-    described, arrays = describe(state, KINDS, finite=False, only=_names(state))
+    described, arrays = describe(state, _KINDS, finite=False, only=_names(state))
     arrays[_NUMBERS] = numbers
     layout = [[name, array.dtype.str, list(array.shape)] for name, array in arrays.items()]
     return {"fields": described, "arrays": layout}, [array.tobytes() for array in arrays.values()]
@@ -53,7 +55,7 @@ def restored(beginning: State, table: Any, pieces: Sequence[bytes], where: str) 
             arrays[name] = np.frombuffer(piece, kind).reshape(shape)
         numbers, kind = arrays.pop(_NUMBERS), type(beginning)
         options: dict[str, Any] = {"finite": False, "only": _names(beginning), "onto": beginning}
-        state: Any = restore(kind, table["fields"], arrays, KINDS, **options)
+        state: Any = restore(kind, table["fields"], arrays, _KINDS, **options)
     except (StorageError, LookupError, TypeError, ValueError, OverflowError) as error:
         raise StorageError(
             f"{where} holds no snapshot of this kind of job ({error}): give its own folder, or start the job again.",

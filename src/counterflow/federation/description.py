@@ -13,22 +13,7 @@ from counterflow.exchange.controllers import within
 from counterflow.exchange.task import UnitData
 from counterflow.plant import LocalModel
 from counterflow.privacy import RowRange
-from counterflow.protocol import (
-    Answer,
-    AugmentedStates,
-    Basis,
-    Identified,
-    Introduction,
-    Message,
-    Moments,
-    Outline,
-    PerturbedStates,
-    Reaction,
-    Reduced,
-    StateGradients,
-    Sufficient,
-    Trial,
-)  # fmt: skip
+from counterflow.protocol import Answer, Message, Reaction, Trial
 from counterflow.questions.parts import REACTIONS
 
 MOST_STATES = 10_000  # of one unit, whatever a server says
@@ -78,55 +63,22 @@ class Description:
                 f"unit {self.unit!r}: field 'unit' is {message.unit[:100]!r}: a plant speaks for itself only, and is "
                 "spoken to by its own name"
             )
-        inputs, rows, steps = len(self.inputs) if uses_inputs else 0, self.rows, self.rows - 1
         round_of_message = getattr(message, "round", None)
         if rounds is not None and round_of_message is not None and round_of_message > rounds:
             raise self._wrong(message, "round", round_of_message, f"at most {rounds}")
+        inputs, rows = len(self.inputs) if uses_inputs else 0, self.rows
+        sizes = message.sizes
+        for axis, length in (("rows", rows), ("steps", rows - 1), ("inputs", inputs), ("states", self.states)):
+            if length is not None and sizes.get(axis, length) != length:
+                raise self._wrong(message, _field(message, axis), f"of {sizes[axis]} {axis}", f"of {length}")
+        for axis, length in (
+            *(("states", MOST_STATES), ("order", MOST_STATES), ("numbers", self.outputs), ("signals", rows)),
+            ("patterns", 2**self.outputs),
+        ):
+            if sizes.get(axis, 0) > length:
+                raise self._wrong(message, _field(message, axis), f"of {sizes[axis]} {axis}", f"of {length} at most")
         match message:
-            case Sufficient():
-                P = self._states(message, "A", message.A.shape[0])
-                self._shape(message, "inputs", (rows, inputs))
-                self._shape(message, "A", (P, P))
-                if message.ranks[0] > self.outputs:
-                    raise self._wrong(message, "ranks", int(message.ranks[0]), f"{self.outputs} numbers a row at most")
-                if len(message.ranks) > 2.0**self.outputs:
-                    raise self._wrong(message, "ranks", len(message.ranks), f"2^{self.outputs} patterns at most")
-            case Reduced():
-                self._shape(message, "inputs", (rows, inputs))
-                if message.values.shape[1] > self.outputs:
-                    raise self._wrong(message, "values", message.values.shape, f"{self.outputs} columns at most")
-            case Outline():
-                self._shape(message, "inputs", (rows, inputs))
-                if len(message.A):
-                    self._states(message, "A", len(message.A))
-                if len(message.observation) > self.outputs:
-                    raise self._wrong(message, "observation", message.observation.shape, f"{self.outputs} rows at most")
-            case Basis():
-                for field in ("functions", "centre"):
-                    if len(getattr(message, field)) not in (0, rows):
-                        raise self._wrong(message, field, getattr(message, field).shape, f"{rows} rows, or none")
-            case Moments():
-                if len(message.values) > rows or message.values.shape[1] > self.outputs:
-                    raise self._wrong(message, "values", message.values.shape, f"{self.outputs} columns at most")
-            case Introduction():
-                P = self._states(message, "A", message.A.shape[0])
-                self._shape(message, "refined", (steps, P))
-                self._shape(message, "inputs", (steps, inputs))
-            case AugmentedStates():
-                self._shape(message, "predicted", (steps, self._states(message, "offset", len(message.offset))))
-            case PerturbedStates():
-                self._shape(message, "refined", (steps, self._states(message, "A", message.A.shape[0])))
-                self._shape(message, "inputs", (steps, inputs))
-            case StateGradients():
-                P = self._states(message, "predicted", message.predicted.shape[1])
-                self._shape(message, "predicted", (steps, P))
-            case Identified():
-                self._shape(message, "input_level", (inputs,))
-                if message.observation.shape[0] > self.outputs or message.A.shape[0] > MOST_STATES:
-                    raise self._wrong(message, "observation", message.observation.shape, f"{self.outputs} rows at most")
             case Trial():
-                self._states(message, "states", message.states.shape[1])
-                self._shape(message, "inputs", (len(message.states), inputs))
                 if message.tried.shape[1] > inputs or message.foreign.shape[1]:
                     raise self._wrong(message, "tried", message.tried.shape, f"{inputs} columns at most, none foreign")
                 begin, asked = message.row - message.lead, len(message.states) // message.worlds
@@ -135,8 +87,6 @@ class Description:
                 if asked > MOST_ROWS or message.worlds > MOST_WORLDS or len(message.response) > len(message.states):
                     most = f"{MOST_WORLDS} worlds of {MOST_ROWS} rows at most"
                     raise self._wrong(message, "states", message.states.shape, most)
-            case Reaction():
-                self._shape(message, "inputs", (len(message.inputs), inputs))
             case Answer() if message.share == REACTIONS:
                 self._shape(message, "mean", (len(message.mean), inputs))
             case Answer():
@@ -180,3 +130,10 @@ class Description:
             f"unit {self.unit!r}: {type(message).__name__}, field {field!r} is {found}, by this plant's own "
             f"description it must be {wanted}. Check that the job is about this plant's log and model"
         )
+
+
+def _field(message: Message, axis: str) -> str:
+    """The array of a message that has such an axis."""
+    arrays = message.arrays()
+    names = [name for name, axes in arrays.items() if axis in (each.rstrip("?") for each in axes)]
+    return axis if axis in arrays or not names else names[0]

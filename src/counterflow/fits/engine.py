@@ -6,10 +6,14 @@ It knows no mathematics: it delivers, in the order of the units' names as config
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from counterflow.exchange.method import ServerState, UnitState, server_step, unit_step
+from counterflow.exchange.method import Method, ServerState, UnitState, server_step, unit_step
+from counterflow.exchange.privacy import Spending
+from counterflow.exchange.task import Task, UnitData
+from counterflow.privacy import RowRange
 from counterflow.protocol import Message, decode, encode, encoded_size
 
 
@@ -83,3 +87,36 @@ def run(
             down.extend(answers)
     assert coordinator.finished, f"the conversation stopped in round {coordinator.round}, before the training's end"
     return coordinator, states, Traffic(coordinator.round, bytes_up, bytes_down)
+
+
+@dataclass(frozen=True)
+class Payment:
+    """Where the units of a private exchange pay: call it at a unit before a message of it leaves."""
+
+    method: Method
+    task: Task
+    own: Mapping[str, UnitData]
+    spending: Spending | None  # None: nothing is private, and nothing costs
+
+    def __call__(self, message: Message) -> None:
+        if self.spending is not None:
+            brought = self.own[message.unit]
+            charge = self.method.charge(self.task, brought.model, len(brought.y), message)
+            if charge is not None:
+                self.spending.record(message.unit, *charge)
+
+
+@contextmanager
+def paying(method: Method, task: Task, own: Mapping[str, UnitData], label: str) -> Iterator[Payment]:
+    """The units' ledgers, open while their messages leave; refused at once if one cannot pay for all of them."""
+    if task.privacy is None:
+        yield Payment(method, task, own, None)
+        return
+    models = {name: brought.model for name, brought in own.items() if brought.model is not None}
+    rows = {name: RowRange.numbered(brought.y, task.privacy.start) for name, brought in own.items()}
+    costs = {
+        name: [charge.cost for charge in method.charges(task, brought.model, len(brought.y))]
+        for name, brought in own.items()
+    }
+    with Spending.start(task.privacy, task.units, label, method.mechanism, costs, models, rows) as spending:
+        yield Payment(method, task, own, spending)

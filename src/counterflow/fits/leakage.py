@@ -7,17 +7,7 @@ import numpy as np
 from counterflow.arrays import FloatArray
 from counterflow.errors import OptionError
 from counterflow.privacy.leakage import Leakage, leakage
-from counterflow.protocol import (
-    AugmentedStates,
-    Basis,
-    Introduction,
-    Message,
-    Moments,
-    Outline,
-    PerturbedStates,
-    Reduced,
-    Sufficient,
-)
+from counterflow.protocol import Basis, Message, Moments
 
 
 class Transcript:
@@ -48,27 +38,12 @@ class Transcript:
         if not goes_up:
             return
         columns = self._columns.setdefault(message.unit, [])
-        if isinstance(message, (Sufficient, Reduced, Introduction, PerturbedStates, Outline)):
+        if hasattr(message, "inputs"):
             self._inputs[message.unit] = message.inputs
-        match message:
-            case Sufficient():
-                columns.append((0, np.hstack([message.numbers, message.inputs])))
-            case Reduced():
-                values = np.full((len(message.inputs), message.values.shape[1]), np.nan)
-                values[message.rows] = message.values
-                columns.append((0, np.hstack([values, message.inputs])))
-            case Outline():
-                columns.append((0, np.array(message.inputs)))
-            case Moments():  # what they tell of rows is in the span of the signals that they are projections on
-                columns.append((0, self._bases[message.unit] @ message.values))
-            case Introduction():
-                columns.append((0, np.hstack([message.refined, message.inputs])))
-            case AugmentedStates():
-                refined = [message.refined] if message.refined.size else []
-                columns.append((message.round + 1, np.hstack([message.predicted, *refined])))
-            case PerturbedStates():
-                parts = [message.refined, message.augmented, message.predicted, message.inputs]
-                columns.append((message.round + 1, np.hstack(parts)))
+        # what moments tell of rows is in the span of the signals that they are projections on
+        told = self._bases[message.unit] @ message.values if isinstance(message, Moments) else message.by_row
+        if told is not None:
+            columns.append((0 if isinstance(message, Moments) else getattr(message, "round", -1) + 1, told))
 
     @property
     def units(self) -> tuple[str, ...]:

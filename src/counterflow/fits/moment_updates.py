@@ -7,40 +7,37 @@ have ended, so that little is left to clip from its first round on.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 
-from counterflow._version import __version__
 from counterflow.arrays import FloatArray, block_diagonal
-from counterflow.caveats import Caveat, distinct
+from counterflow.caveats import Caveat
 from counterflow.errors import DataError, OptionError, PrivacyError
+from counterflow.exchange.compression import rows_and_channels
 from counterflow.exchange.estimators import KalmanEstimator
+from counterflow.exchange.exchange import Exchange
 from counterflow.exchange.input_feedback import reactions_refused
-from counterflow.exchange.method import ServerState, UnitState
-from counterflow.exchange.moments.log_design import LogFound
-from counterflow.exchange.moments.log_method import MomentLogMethod
-from counterflow.exchange.moments.log_unit import MomentLogUnit
-from counterflow.exchange.moments.method import clipping_of, misfit_of, moments_report, shown
-from counterflow.exchange.moments.private import MECHANISM, SHARES, round_cost
-from counterflow.exchange.moments.server import MomentConfig, MomentLogServer, MomentServer
-from counterflow.exchange.moments.unit import MomentUnit
-from counterflow.exchange.outcome import Couplings, Provenance, Status
+from counterflow.exchange.log_moments import MomentsOfLogs
+from counterflow.exchange.machines import ExchangeServer, ExchangeUnit
+from counterflow.exchange.moments import MomentMemory, MomentUnitMemory, doubted_covariance, shown
+from counterflow.exchange.outcome import Couplings, Status
 from counterflow.exchange.part import UnitPart
-from counterflow.exchange.privacy import PrivacyReport, Spending, promise
-from counterflow.exchange.task import LocalTask, UnitData
+from counterflow.exchange.privacy import PrivacyReport
+from counterflow.exchange.registry import LOG_MOMENTS, MOMENTS
+from counterflow.exchange.task import LocalTask, Task, UnitData
 from counterflow.fits import engine
 from counterflow.fits.engine import Traffic
-from counterflow.fits.log_updates import refuse_repeated
+from counterflow.fits.updating import Taken
+from counterflow.learning.log_moment_design import LogFound
 from counterflow.learning.moments import MomentEstimate
+from counterflow.learning.online import refuse_repeated
 from counterflow.learning.optimiser import Quadratic
 from counterflow.learning.uncertainty import Uncertainty
 from counterflow.plant import LocalModel, Recording, Unit
-from counterflow.privacy import ANY_ROWS, Privacy, RowRange
-from counterflow.protocol import Message, Moments
+from counterflow.privacy import ANY_ROWS, Privacy
 
 if TYPE_CHECKING:
     from counterflow.fits.fit import Fit
@@ -60,7 +57,7 @@ class Joined(NamedTuple):
     models: Mapping[str, LocalModel]  # of units whose models were found
 
 
-def window_joined(fit: Fit, recording: Recording, privacy: Privacy | None) -> Fit:
+def window_joined(fit: Fit, recording: Recording, privacy: Privacy | None) -> Taken:
     """``Fit.update`` of a fit that rests on moments."""
     couplings = fit.couplings
     assert couplings is not None
@@ -77,11 +74,8 @@ def window_joined(fit: Fit, recording: Recording, privacy: Privacy | None) -> Fi
     if repeated and privacy is not None:  # whatever is said of its place, its rows may be those of an earlier one
         privacy = replace(privacy, start=None)
     joined, report, traffic = (_from_logs if logs else _with_models)(fit, recording, privacy)
-    found = joined.couplings.found
-    digest = recording.digest if privacy is None else recording.public_digest
-    whole = hashlib.sha256((fit.provenance.data_digest + digest).encode()).hexdigest()
+    found, record = joined.couplings.found, joined.couplings.shared
     told = f"joined with a window of {recording.rows} rows in {found.evaluations} steps"
-    promised = () if report is None else promise(report)
     doubts = (doubt.caveat for doubt in joined.couplings.doubts)
     kept = (c for c in fit.server_caveats if c.code not in STALE)
     parts = {name: _remembering(part, recording, privacy) for name, part in fit.parts.items()}
@@ -92,20 +86,12 @@ def window_joined(fit: Fit, recording: Recording, privacy: Privacy | None) -> Fi
             for name, part in parts.items()
         }
         plant = plant.replace(R=block_diagonal([joined.models[name].R for name in plant.names]))
-    shared = joined.couplings.shared
     u = np.vstack([couplings.shared.u, joined.rows])
-    shared = replace(shared, u=u, values=np.full((len(u), shared.values.shape[1]), np.nan))
-    before_it = fit.traffic
-    return replace(
-        fit, plant=plant, privacy=report, parts=parts,
-        server_caveats=distinct((*kept, *doubts, *joined.caveats, *promised, *repeated)),
-        status=Status(found.converged, found.evaluations, float(np.sqrt(found.decrement)), told),
-        couplings=replace(joined.couplings, shared=shared),
-        traffic=Traffic(
-            before_it.rounds + traffic.rounds, before_it.bytes_up + traffic.bytes_up,
-            before_it.bytes_down + traffic.bytes_down,
-        ),
-        provenance=Provenance.of(__version__, fit.provenance.seed, whole, fit.method, {"after": fit.provenance.id}),
+    record = replace(record, u=u, values=np.full((len(u), record.values.shape[1]), np.nan))
+    return Taken(
+        replace(joined.couplings, shared=record),
+        Status(found.converged, found.evaluations, float(np.sqrt(found.decrement)), told),
+        (*kept, *doubts, *joined.caveats, *repeated), traffic, report, parts, plant,
     )  # fmt: skip
 
 
@@ -119,61 +105,66 @@ def _with_models(
     x = spread.parameters.pack(np.hstack([couplings.found.A, couplings.found.B]))
     known = np.nan_to_num(spread.covariance)
     before = Quadratic(x, np.asarray(np.linalg.pinv(known, hermitian=True)))
-    rounds = 1 if privacy is None else len(SHARES)
     started = MomentEstimate(couplings.found.A, couplings.found.B, known, known, 0.0, 0, 0, True, False, 0.0)
-    server = MomentServer(MomentConfig(tuple(names), rounds, couplings.known, before=before), found=started)
-    units = {}
-    for name in names:
-        part, own = fit.parts[name], recording[name]
-        y = own.y if privacy is not None else part.believed(own.y)
-        units[name] = MomentUnit(name, part.model, y, own.u, privacy)
-    done, _, report, traffic = _exchanged(fit, recording, privacy, server, units)
-    assert isinstance(done, MomentServer)
-    found = done.found
-    assert found is not None
-    widening, notes = misfit_of(found)
+    edges = couplings.model.known
+    options = {} if edges is None else {"edges": edges.edges, "forbidden": edges.forbidden}
+    task = LocalTask(fit.method, {n: fit.parts[n].unit.inputs for n in names}, options, privacy=privacy)
+    own = {name: _brought(fit.parts[name], recording, privacy) for name in names}
+    units = {name: ExchangeUnit(MOMENTS.what, task, own[name]) for name in names}
+    begun = MomentMemory(found=started, before=before)
+    done, _, report, traffic = _exchanged(fit, recording, MOMENTS, task, begun, units)
+    design, memory = done.work, done.memory
+    assert isinstance(memory, MomentMemory)
+    found = memory.found
+    assert isinstance(found, MomentEstimate)
     estimated = replace(
         couplings.found, A=found.A, B=found.B, converged=found.converged, evaluations=found.steps, decrement=found.left
     )
-    covariance, clipped = clipping_of(done.designed, found, done.centred, done.moments)
-    joined = Uncertainty(spread.parameters, widening * covariance).with_doubts(couplings.doubts)
+    covariance, notes = doubted_covariance(design, memory)
+    joined = Uncertainty(spread.parameters, covariance).with_doubts(couplings.doubts)
     made = replace(couplings, found=estimated, spread=joined)
-    caveats = (*notes, *clipped, shown(privacy is not None))
-    return Joined(made, done.designed.u, caveats, {}), report, traffic
+    return Joined(made, design.u, (*notes, shown(privacy is not None)), {}), report, traffic
 
 
 def _from_logs(fit: Fit, recording: Recording, privacy: Privacy | None) -> tuple[Joined, PrivacyReport | None, Traffic]:
     couplings, names = fit.couplings, fit.plant.names
     assert couplings is not None
-    before, method = couplings.windows, MomentLogMethod()
+    before = couplings.windows
     assert before is not None
     task = LocalTask(
         fit.method, {name: fit.parts[name].unit.inputs for name in names},
         {"same_row": {name: point.same_row for name, point in fit.points.items()}}, privacy=privacy, from_logs=True,
     )  # fmt: skip
-    method.check(task)
-    server = method.server(task)
-    assert isinstance(server, MomentLogServer)
-    config = replace(server.config, before=before)
-    server = replace(server, config=config, found=LogFound.of(before.units, before.bank))
+    LOG_MOMENTS.check(task)
     units = {}
     for name in names:
-        part, own = fit.parts[name], recording[name]
-        y = own.y if privacy is not None else part.believed(own.y)
-        units[name] = MomentLogUnit(part.unit, y, own.u, privacy, _standard(part, own.unit))
-        other = np.flatnonzero(units[name].channels != (np.abs(part.model.C).sum(axis=1) > 0))
+        part, own = fit.parts[name], _brought(fit.parts[name], recording, privacy)
+        standard = MomentUnitMemory(standard=_standard(part, recording[name].unit))
+        units[name] = ExchangeUnit(LOG_MOMENTS.what, task, replace(own, model=None), standard)
+        other = np.flatnonzero(rows_and_channels(own.y)[1] != (np.abs(part.model.C).sum(axis=1) > 0))
         if len(other):
             raise DataError(
                 f"update: unit {name!r}: channel {part.unit.output_names[other[0]]!r} was read most of the time in the "
                 "fit or in these rows, and not in the other; give rows in which the same channels are read",
                 code="other-channels",
             )
-    done, states, report, traffic = _exchanged(fit, recording, privacy, server, units)
-    assert isinstance(done, MomentLogServer)
-    learned = method.learned(task, done, couplings.doubts)
-    models = {n: state.model for n, state in states.items() if isinstance(state, MomentLogUnit) and state.model}
+    memory = MomentMemory(found=LogFound.from_windows(before.units, before.bank), before=before)
+    done, states, report, traffic = _exchanged(fit, recording, LOG_MOMENTS, task, memory, units)
+    what, models = LOG_MOMENTS.what, {}
+    assert isinstance(what, MomentsOfLogs)
+    learned = what.learned(task, done, couplings.doubts)
+    for name, state in states.items():
+        assert isinstance(state.memory, MomentUnitMemory)
+        if state.memory.model is not None:
+            models[name] = state.memory.model
     assert learned.couplings is not None
     return Joined(learned.couplings, learned.couplings.shared.u, learned.caveats, models), report, traffic
+
+
+def _brought(part: UnitPart, recording: Recording, privacy: Privacy | None) -> UnitData:
+    """What a unit brings to a window: its readings as they are where they are to be private."""
+    own = recording[part.unit.name]
+    return UnitData(part.unit, own.y if privacy is not None else part.believed(own.y), own.u, part.model)
 
 
 def _standard(part: UnitPart, other: Unit) -> tuple[FloatArray, FloatArray]:
@@ -246,31 +237,21 @@ def _acting(fit: Fit, recording: Recording) -> FloatArray:
 
 
 def _exchanged(
-    fit: Fit, recording: Recording, privacy: Privacy | None, server: ServerState,
-    units: Mapping[str, MomentUnit | MomentLogUnit],
-) -> tuple[ServerState, Mapping[str, UnitState], PrivacyReport | None, Traffic]:  # fmt: skip
+    fit: Fit, recording: Recording, method: Exchange, task: Task, memory: MomentMemory,
+    units: Mapping[str, ExchangeUnit],
+) -> tuple[ExchangeServer, Mapping[str, ExchangeUnit], PrivacyReport | None, Traffic]:  # fmt: skip
     """The exchange about one window, paid for before anything leaves."""
-    if privacy is None:
-        done, states, traffic = engine.run(server, units)
-        return done, states, None, traffic
-    for name in units:
+    for name in units if task.privacy is not None else ():
         point = fit.points.get(name)
         at_once = point is not None and point.same_row
         reactions_refused(fit.parts[name].unit, recording[name].y, recording[name].u, at_once)
-    rows = {name: RowRange.numbered(recording[name].y, privacy.start) for name in units}
-    costs = {name: [round_cost(privacy, recording.rows, number) for number in range(len(SHARES))] for name in units}
-    models = {name: unit.model for name, unit in units.items() if unit.model is not None}
-    label = f"update {recording.public_digest[:12]}"
-    with Spending.start(privacy, tuple(units), label, MECHANISM, costs, models, rows) as spending:
-
-        def leaving(message: Message) -> None:
-            if isinstance(message, Moments):
-                what = f"moments of {recording.rows} rows, round {message.round + 1} of {len(SHARES)}"
-                spending.record(message.unit, costs[message.unit][message.round], what)
-
-        done, states, traffic = engine.run(server, units, leaving=leaving)
-        releases = {n: state.release for n, state in states.items() if isinstance(state, MomentUnit | MomentLogUnit)}
-        report = moments_report(spending, releases, models=bool(models))
-    if fit.privacy is None:
-        return done, states, replace(report, excluded=(EARLIER, *report.excluded)), traffic
-    return done, states, report.after(fit.privacy), traffic
+    own = {name: unit.own for name, unit in units.items()}
+    with engine.paying(method, task, own, f"update {recording.public_digest[:12]}") as payment:
+        server, states, traffic = engine.run(replace(method.server(task), memory=memory), units, leaving=payment)
+        done, machines = cast(ExchangeServer, server), cast(Mapping[str, ExchangeUnit], states)
+        spending = payment.spending
+        report = None if spending is None else method.privacy_report(task, spending, done, machines)
+    if report is not None:
+        earlier = fit.privacy
+        report = replace(report, excluded=(EARLIER, *report.excluded)) if earlier is None else report.after(earlier)
+    return done, machines, report, traffic

@@ -13,10 +13,9 @@ from counterflow.errors import OptionError
 from counterflow.exchange.method import Progress
 from counterflow.exchange.outcome import Learned, Provenance, Status
 from counterflow.exchange.part import given_part
+from counterflow.exchange.registry import ROWS
+from counterflow.exchange.rows import LikelihoodOptions, learned_maximum
 from counterflow.exchange.sensors import readings
-from counterflow.exchange.sufficient.method import SufficientMethod, judged
-from counterflow.exchange.sufficient.options import LikelihoodOptions
-from counterflow.exchange.sufficient.server import record_of
 from counterflow.exchange.task import LocalTask, Task, UnitData
 from counterflow.fits import complete
 from counterflow.fits.engine import Traffic
@@ -30,7 +29,7 @@ from counterflow.plant import LocalModel, Plant
 
 def centralized(task: Task, own: Mapping[str, UnitData], provenance: Provenance, progress: Progress) -> Fit:
     """The same likelihood on pooled raw data."""
-    SufficientMethod().check(task)
+    ROWS.check(task)
     chosen = LikelihoodOptions.parse(task.method, task.options)
     read = {name: readings(task, brought) for name, brought in own.items()}
     shared = pool({name: replace(brought, y=read[name].y) for name, brought in own.items()})
@@ -39,7 +38,7 @@ def centralized(task: Task, own: Mapping[str, UnitData], provenance: Provenance,
         known=chosen.known_edges(task.units), progress=progress,
     )  # fmt: skip
     traffic = Traffic(1, sum(brought.y.nbytes + brought.u.nbytes for brought in own.values()), 0)
-    made = _fit(task, own, judged(task, shared, found), traffic, provenance)
+    made = _fit(task, own, learned_maximum(task, shared, found), traffic, provenance)
     told = {n: replace(part, sensors=read[n].sensors, caveats=read[n].caveats) for n, part in made.parts.items()}
     return replace(made, parts=told)
 
@@ -66,4 +65,5 @@ def pool(own: Mapping[str, UnitData]) -> SharedRecord:
     brought = list(own.values())
     models = [each.model for each in brought if isinstance(each.model, LocalModel)]
     values, u = np.hstack([each.y for each in brought]), np.hstack([each.u for each in brought])
-    return record_of(own, models, values, u, *(block_diagonal([getattr(m, k) for m in models]) for k in "CR"))
+    C, R = (block_diagonal([getattr(model, letter) for model in models]) for letter in "CR")
+    return SharedRecord.from_models(own, models, values, u, C, R)

@@ -14,11 +14,10 @@ from counterflow.control.controller import Controller
 from counterflow.errors import DataError, ModelError, OptionError
 from counterflow.exchange.controllers import controllers_of
 from counterflow.exchange.estimators import Estimator
-from counterflow.exchange.method import Method, ServerState, UnitState
+from counterflow.exchange.method import ServerState, UnitState
 from counterflow.exchange.outcome import Provenance
-from counterflow.exchange.privacy import Spending
 from counterflow.exchange.registry import FEDERATED, POOLED, method_of
-from counterflow.exchange.task import LocalTask, Task, UnitData
+from counterflow.exchange.task import LocalTask, UnitData
 from counterflow.fits import complete, engine
 from counterflow.fits.fit import Fit
 from counterflow.fits.history import Recorder
@@ -26,7 +25,7 @@ from counterflow.fits.progress import LEARNED, READ, Watcher, progress_of
 from counterflow.fits.references import centralized, oracle
 from counterflow.plant import LocalModel, Plant, Recording
 from counterflow.plant.units import unknown_name
-from counterflow.privacy import Privacy, RowRange
+from counterflow.privacy import Privacy
 from counterflow.threads import one_blas_thread
 
 if TYPE_CHECKING:
@@ -137,19 +136,12 @@ def fit(
         server, units = fewer or (
             chosen.server(task, learning), {name: chosen.unit(task, own[name]) for name in task.units}
         )  # fmt: skip
-        with _paying(chosen, task, own, f"fit {provenance.data_digest[:12]}") as spending:
-
-            def leaving(message: Message) -> None:
-                if spending is not None:
-                    brought = own[message.unit]
-                    charge = chosen.charge(task, brought.model, len(brought.y), message)
-                    if charge is not None:
-                        spending.record(message.unit, *charge)
-
+        with engine.paying(chosen, task, own, f"fit {provenance.data_digest[:12]}") as payment:
             done, states, traffic = engine.run(
                 server, units, rows=recording.steps, observe=observe, watch=watch, over_the_wire=over_the_wire,
-                leaving=leaving,
+                leaving=payment,
             )  # fmt: skip
+            spending = payment.spending
             report = None if spending is None else chosen.privacy_report(task, spending, done, states)
         told(LEARNED, "checks of the fit")
         part, status = complete.server_part(task, done)
@@ -159,19 +151,6 @@ def fit(
             part, status, parts, dt=recording.dt, history=history, traffic=traffic, provenance=provenance,
             privacy=report, calendar=recording.calendar,
         )  # fmt: skip
-
-
-@contextmanager
-def _paying(method: Method, task: Task, own: Mapping[str, UnitData], label: str) -> Iterator[Spending | None]:
-    """The units' ledgers, open while their messages leave; None if nothing is private."""
-    if task.privacy is None:
-        yield None
-        return
-    models = {name: brought.model for name, brought in own.items() if brought.model is not None}
-    costs = {name: method.charges(task, brought.model, len(brought.y)) for name, brought in own.items()}
-    rows = {name: RowRange.numbered(brought.y, task.privacy.start) for name, brought in own.items()}
-    with Spending.start(task.privacy, task.units, label, method.mechanism, costs, models, rows) as spending:
-        yield spending
 
 
 @contextmanager

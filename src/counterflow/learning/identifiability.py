@@ -75,7 +75,7 @@ def diagnose(
             continue
         key = measured.tobytes()
         if key not in seen:
-            seen[key] = Excitation.of(record.u[rows])
+            seen[key] = Excitation.from_inputs(record.u[rows])
         doubts += _inputs(record, m, seen[key], causes[m], labels or {})
     return tuple(doubts)
 
@@ -124,7 +124,7 @@ class Excitation:
     triangle: FloatArray  # (k, U); zero for inputs that never moved
 
     @classmethod
-    def of(cls, u: FloatArray) -> Excitation:
+    def from_inputs(cls, u: FloatArray) -> Excitation:
         centred = u - u.mean(axis=0)
         deviation = np.sqrt(np.square(centred).mean(axis=0))
         still = deviation <= STILL * np.maximum(np.abs(u).max(axis=0, initial=0.0), 1e-300)

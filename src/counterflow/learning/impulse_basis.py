@@ -1,10 +1,10 @@
 """What inputs can do to a unit: banks of impulse responses, the signals that they make, and a basis of these.
 
 A measurement that answers to inputs is, but for noise, a sum of signals x[t] = Σ_k g[k] u[t-1-k]. A bank is a handful
-of impulse responses g, one a column (L, d): those with the poles of two units' own models, or Laguerre functions where
-nobody knows poles. The basis Φ (T+1, K) of all these signals is orthonormal but for rows that are held back: no row
-may reach further than a cap that is chosen by looking at Φ alone. So it says nothing of measurements, and one
-measurement has a small part in each projection Φᵀs.
+of impulse responses g, one a column (L, d): here those with the poles of two units' own models; where nobody knows
+poles, those of ``counterflow.learning.log_moments``. The basis Φ (T+1, K) of all these signals is orthonormal but for
+rows that are held back: no row may reach further than a cap that is chosen by looking at Φ alone. So it says nothing of
+measurements, and one measurement has a small part in each projection Φᵀs.
 """
 
 from __future__ import annotations
@@ -57,37 +57,6 @@ def pole_bank(effect: FloatArray, cause: FloatArray, memory: int) -> FloatArray:
     start = rng.normal(size=p + q)
     first = start[None]
     return np.vstack([first, linear_recurrence(F, np.zeros((memory - 1, p + q)), start)])
-
-
-def laguerre_bank(pole: float, count: int, memory: int) -> FloatArray:
-    """The first ``count`` Laguerre functions (memory, count): orthonormal, all with one pole; lags if it is zero.
-
-    Examples
-    --------
-    >>> bank = laguerre_bank(0.7, 4, 300)
-    >>> np.round(bank.T @ bank, 9).tolist() == np.eye(4).tolist()
-    True
-    >>> laguerre_bank(0.0, 3, 5)[:, 2].tolist()
-    [0.0, 0.0, 1.0, 0.0, 0.0]
-    """
-    F, b, C = laguerre_system(pole, count)
-    states = np.vstack([b[None], linear_recurrence(F, np.zeros((memory - 1, count)), b)])
-    return np.asarray(states @ C.T)
-
-
-def laguerre_system(pole: float, count: int) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """(F, b, C) of the Laguerre functions: x[k+1] = F x[k] + b u[k], column j of the bank is what C[j] reads of x.
-
-    Each function is the one before it through one more all-pass; C is the identity.
-    """
-    F, b = np.zeros((count, count)), np.zeros(count)
-    gain = math.sqrt(1 - pole * pole)
-    for j in range(count):
-        F[j, j] = pole
-        for i in range(j):
-            F[j, i] = (1 - pole * pole) * (-pole) ** (j - i - 1)
-        b[j] = gain * (-pole) ** j
-    return F, b, np.eye(count)
 
 
 def responses(u: FloatArray, bank: FloatArray) -> FloatArray:

@@ -50,14 +50,6 @@ class KnownEdges:
         """From options as somebody has written them; None if neither is given."""
         return None if edges is None and forbidden is None else cls(edges, () if forbidden is None else forbidden)
 
-    @classmethod
-    def of_units(cls, edges: Any, forbidden: Any, units: Sequence[str]) -> KnownEdges | None:
-        """The same; OptionError if a unit is named that is not among ``units``."""
-        known = cls.parse(edges, forbidden)
-        if known is not None:
-            known.check(units)
-        return known
-
     def allows(self, cause: str, effect: str) -> bool:
         """Whether ``cause`` can act on ``effect`` directly; on itself, each unit can."""
         if cause == effect:

@@ -12,9 +12,10 @@ all measurements: with x[t] = (h[t], u[t]) and moments S_yx = Î£ E[h[t] x[t-1]áµ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,7 @@ from counterflow.arrays import FloatArray, block_diagonal
 from counterflow.filtering import FilterResult, compress_by_presence, kalman_filter, rts_smoother
 from counterflow.filtering.covariances import default_covariance
 from counterflow.learning.layout import Layout
+from counterflow.protocol import Sufficient
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +58,31 @@ class SharedRecord(Layout):
     initial_mean: FloatArray | None = None
     initial_covariance: FloatArray | None = None
     patterns: Patterns | None = None
+
+    @classmethod
+    def from_messages(cls, messages: Sequence[Sufficient]) -> SharedRecord:
+        """All units side by side, of what each has sent; NaN in the rows in which a unit is missing."""
+        observation = block_diagonal([m.observation for m in messages])
+        values, u = np.hstack([m.numbers for m in messages]), np.hstack([m.inputs for m in messages])
+        names = [m.unit for m in messages]
+        record = cls.from_models(names, messages, values, u, observation, np.eye(len(observation)))
+        if not any(m.ranks[1:].any() for m in messages):
+            return record  # all rows that are there see the states alike
+        labels = np.stack([m.labels for m in messages], axis=1)
+        return replace(record, patterns=Patterns(labels, tuple(m.patterns for m in messages)))
+
+    @classmethod
+    def from_models(
+        cls, names: Iterable[str], models: Sequence[Any], values: FloatArray, u: FloatArray, observation: FloatArray,
+        noise: FloatArray,
+    ) -> SharedRecord:  # fmt: skip
+        """Rows of all units side by side, with the local blocks A, B and Q of their ``models``."""
+        states, inputs = tuple(len(m.A) for m in models), tuple(m.B.shape[1] for m in models)
+        A, B, Q = (block_diagonal([getattr(m, letter) for m in models]) for letter in "ABQ")
+        return cls(
+            tuple(names), states, inputs, values=values, u=u, observation=observation, noise=noise, A_local=A,
+            B_local=B, Q_local=Q,
+        )  # fmt: skip
 
     @property
     def steps(self) -> int:

@@ -96,7 +96,7 @@ class ImpulseBasis:
     memory: int
 
     @classmethod
-    def of(cls, memory: int, most: int) -> ImpulseBasis:
+    def from_memory(cls, memory: int, most: int) -> ImpulseBasis:
         """Of at most so many functions, which is for the rows to say."""
         poles = poles_of(memory)
         if len(poles) > most:
@@ -137,7 +137,7 @@ class LogBasis:
     gram: FloatArray  # ΦᵀΦ
 
     @classmethod
-    def of(cls, u: FloatArray, bank: ImpulseBasis, there: NDArray[np.bool_]) -> LogBasis:
+    def from_inputs(cls, u: FloatArray, bank: ImpulseBasis, there: NDArray[np.bool_]) -> LogBasis:
         """For inputs u (T+1, U) in units of their own movement, over the rows that are ``there``."""
         signals = bank.signals(u)
         level = np.ones((len(u), 1))

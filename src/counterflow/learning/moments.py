@@ -54,7 +54,7 @@ class MomentRecord(Layout):
     Q_local: FloatArray
 
     @classmethod
-    def of(
+    def from_bases(
         cls, layout: Layout, local: tuple[FloatArray, FloatArray, FloatArray], observation: Sequence[FloatArray],
         bases: Sequence[FloatArray], u: FloatArray, values: Sequence[FloatArray], noise: Sequence[FloatArray],
         memory: int,

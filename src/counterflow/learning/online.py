@@ -7,21 +7,18 @@ quadratic, starting at θ̂: its cost grows with the new rows only.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import DataError, UnidentifiedError
-from counterflow.filtering import steady_state
 from counterflow.learning.likelihood import SharedRecord
-from counterflow.learning.network import Network
 from counterflow.learning.optimiser import Estimated, Quadratic, maximum_likelihood
 from counterflow.learning.parameters import Estimate, Parameters
 from counterflow.learning.uncertainty import Uncertainty, uncertainty
+
+SIGNS = 8  # entries of rows that have moved and are the same again: so many are no chance
 
 
 @dataclass(frozen=True)
@@ -86,145 +83,19 @@ def _new_information(record: SharedRecord, found: Estimated) -> FloatArray:
     return out
 
 
-Given = Mapping[str, FloatArray | None]
+def refuse_repeated(old: FloatArray, new: FloatArray) -> None:
+    """DataError if messages (k, r) begin with some of those (T, r) that were taken in already.
 
-
-@dataclass(frozen=True, eq=False)
-class Predictor(ABC):
-    """One-step predictor: takes each unit's newest message, returns each unit's own predicted state.
-
-    ``record``: of whom messages, states and inputs are. ``predicted`` (P,): of the row to come. Immutable: ``step``
-    returns the next predictor too.
+    Rows that are alike by chance, because nothing moves or readings are coarse, are no sign: ``SIGNS`` entries must
+    have moved, and be the same again.
     """
-
-    record: SharedRecord
-    predicted: FloatArray
-
-    def step(
-        self, values: Given, inputs: Given, coming: Given | None = None
-    ) -> tuple[Predictor, dict[str, FloatArray]]:
-        """Newest s_m[t] and u_m[t] of every unit -> each unit's own predicted h_m[t+1].
-
-        Parameters
-        ----------
-        values : messages of the newest row. A unit may be missing, or None: it then brings nothing new in this row.
-        inputs : inputs of the newest row, as they were logged.
-        coming : inputs of the row to come, of units whose inputs act on their own row, as far as they are known; others
-            are taken to stay as they are.
-        """
-        record = self.record
-        s = self._row("values", values, record.observation_slices)
-        u = self._row("inputs", inputs, record.input_slices)
-        for name, own in zip(record.names, record.input_slices, strict=True):
-            if np.isnan(u[own]).any():
-                raise DataError(f"predictor: the input of unit {name!r} is missing")
-        for name in coming or {}:
-            if name not in self.ahead:
-                raise DataError(
-                    f"predictor: inputs of unit {name!r} act on the next row; of the row to come, none are needed"
-                )
-        later = self._after(s, u, self._row("coming", coming or {}, record.input_slices))
-        slices = zip(record.names, record.state_slices, strict=True)
-        return later, {name: later.predicted[own].copy() for name, own in slices}
-
-    @property
-    def ahead(self) -> frozenset[str]:
-        """Units whose inputs act on their own row."""
-        return frozenset()
-
-    @abstractmethod
-    def _after(self, s: FloatArray, u: FloatArray, coming: FloatArray) -> Predictor:
-        """The predictor after one more row of all units side by side; NaN: missing."""
-
-    def _row(self, field: str, given: Given, places: Sequence[slice]) -> FloatArray:
-        """What units have given, side by side; NaN: nothing."""
-        out = np.full(places[-1].stop, np.nan)
-        for name in given:
-            if name not in self.record.names:
-                raise DataError(f"predictor: {field} of unit {name!r}: the units are {', '.join(self.record.names)}")
-        for name, own in zip(self.record.names, places, strict=True):
-            if given.get(name) is None:
-                continue
-            array, size = np.asarray(given[name], np.float64), own.stop - own.start
-            if array.shape != (size,) or not np.isfinite(array).all():
-                raise DataError(
-                    f"predictor: {field} of unit {name!r} must be {size} finite numbers, got {given[name]!r}"
-                )
-            out[own] = array
-        return out
-
-
-@dataclass(frozen=True, eq=False)
-class StatePredictor(Predictor):
-    """Of a fit with models: a Kalman filter with its settled gain (P, r)."""
-
-    A: FloatArray
-    B: FloatArray
-    gain: FloatArray
-
-    @classmethod
-    def settled(cls, record: SharedRecord, found: Estimated, memory: Memory | None) -> StatePredictor:
-        """Standing after the last row: that of ``memory``, or else of the record."""
-        steady = steady_state(found.A, record.observation, found.Q, record.noise)
-        if memory is None:
-            filtered = record.filter(found.A, found.B, found.Q)
-            mean, last_input = filtered.final_mean, record.u[-1]
-        else:
-            mean, last_input = memory.mean, memory.last_input
-        return cls(record, found.A @ mean + found.B @ last_input, found.A, found.B, steady.gain)
-
-    def _after(self, s: FloatArray, u: FloatArray, coming: FloatArray) -> StatePredictor:
-        innovation = np.nan_to_num(s - self.record.observation @ self.predicted)
-        return replace(self, predicted=self.A @ (self.predicted + self.gain @ innovation) + self.B @ u)
-
-
-@dataclass(frozen=True, eq=False)
-class RowPredictor(Predictor):
-    """Of a fit from logs: the mean of its network, on its last rows.
-
-    A message that is missing is what was predicted. Of the states only the numbers that units have sent are predicted;
-    nothing else is needed for their measurements.
-
-    ``rows`` (memory, m): standardised. ``level`` (U,): of the inputs; ``early`` (U,): whether they act on their own
-    row. ``numbers`` (r,): which states are numbers.
-    """
-
-    network: Network
-    rows: FloatArray
-    level: FloatArray
-    early: NDArray[np.bool_]
-    numbers: NDArray[np.intp]
-
-    @classmethod
-    def standing(
-        cls, record: SharedRecord, network: Network, rows: FloatArray, level: FloatArray, early: NDArray[np.bool_],
-        numbers: NDArray[np.intp],
-    ) -> RowPredictor:  # fmt: skip
-        """After ``rows``; see the class."""
-        now = cls(record, np.zeros(sum(record.states)), network, rows[-network.memory :], level, early, numbers)
-        return now._foretelling(now.rows)
-
-    @property
-    def ahead(self) -> frozenset[str]:
-        pairs = zip(self.record.names, self.record.input_slices, strict=True)
-        return frozenset(name for name, own in pairs if self.early[own].any())
-
-    def _after(self, s: FloatArray, u: FloatArray, coming: FloatArray) -> RowPredictor:
-        network, r = self.network, self.network.size
-        now, then = ((each - self.level - network.level[r:]) / network.scale[r:] for each in (u, coming))
-        rows = self.rows.copy()
-        rows[-1, r:] = np.where(self.early, now, rows[-1, r:])  # what acts on this row is known by now
-        seen = np.empty(r)
-        for own, mine in zip(self.record.observation_slices, network.number_slices, strict=True):
-            seen[mine] = np.linalg.solve(self.record.observation[own, self.numbers[mine]], s[own])
-        seen = (seen - network.level[:r]) / network.scale[:r]
-        if np.isnan(seen).any():
-            seen = np.where(np.isnan(seen), network.predict_row(rows), seen)
-        newest = np.concatenate([seen, np.where(self.early & np.isfinite(then), then, now)])
-        return self._foretelling(np.vstack([rows[1:], newest]))
-
-    def _foretelling(self, rows: FloatArray) -> RowPredictor:
-        network, r = self.network, self.network.size
-        predicted = np.zeros_like(self.predicted)
-        predicted[self.numbers] = network.predict_row(rows) * network.scale[:r] + network.level[:r]
-        return replace(self, rows=rows, predicted=predicted)
+    near = 1e-9 * np.nan_to_num(old).std(axis=0)
+    for at in np.flatnonzero((np.abs(old - new[0]) <= near).all(axis=1)).tolist():
+        count = min(len(old) - at, len(new))
+        same = (np.abs(old[at : at + count] - new[:count]) <= near) | np.isnan(old[at : at + count] + new[:count])
+        moved = np.abs(np.diff(old[max(at - 1, 0) : at + count], axis=0)) > near
+        if same.all() and moved.sum() >= SIGNS:
+            remedy = "give rows that follow" if count == len(new) else f"give recording.slice({len(old) - at})"
+            raise DataError(
+                f"update: the first {count} rows of the recording were taken in already: {remedy}", code="rows-repeated"
+            )

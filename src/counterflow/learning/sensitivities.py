@@ -58,12 +58,13 @@ def varying_information(
     memory = _memory(filtered, A)
     regressors = np.hstack([filtered.filtered, record.u])
     out = np.zeros((size + len(directions), size + len(directions)))
-    parts = Pieces.of(T, min(T, MOST_ROWS), memory, CACHED // max(P * size, 1))
-    out[:size, :size] = _of_predictions(_Rows.of(filtered, A, parts), regressors, rows, columns) * T / parts.counted
+    parts = Pieces.from_rows(T, min(T, MOST_ROWS), memory, CACHED // max(P * size, 1))
+    seen = _Rows.from_filter(filtered, A, parts)
+    out[:size, :size] = _of_predictions(seen, regressors, rows, columns) * T / parts.counted
     moving = moves_covariance(parameters)
     if len(moving):
-        parts = Pieces.of(T, min(T, COVARIANCE_ROWS), memory, CACHED // max(P * P * len(moving), 1))
-        more = _of_covariances(_Rows.of(filtered, A, parts), regressors, rows, columns, directions)
+        parts = Pieces.from_rows(T, min(T, COVARIANCE_ROWS), memory, CACHED // max(P * P * len(moving), 1))
+        more = _of_covariances(_Rows.from_filter(filtered, A, parts), regressors, rows, columns, directions)
         out += more * T / parts.counted
     return (out + out.T) / 2
 
@@ -78,7 +79,7 @@ class Pieces:
     last: int  # T
 
     @classmethod
-    def of(cls, T: int, wanted: int, memory: int, most: int) -> Pieces:
+    def from_rows(cls, T: int, wanted: int, memory: int, most: int) -> Pieces:
         """About ``wanted`` rows, evenly spread; pieces are several times as long as what precedes them."""
         count = max(1, min(most, MOST_PIECES, wanted // (4 * memory + 1)))
         length = -(-wanted // count)
@@ -110,7 +111,7 @@ class _Rows:
     slope: FloatArray  # (N, l, P) g
 
     @classmethod
-    def of(cls, filtered: FilterResult, A: FloatArray, pieces: Pieces) -> _Rows:
+    def from_filter(cls, filtered: FilterResult, A: FloatArray, pieces: Pieces) -> _Rows:
         index = pieces.rows
         (N, length), P = index.shape, len(A)
         r = max(run.observation.shape[-2] for run in filtered.runs)
@@ -155,7 +156,7 @@ def _memory(filtered: FilterResult, A: FloatArray) -> int:
     rows = 64
     while True:
         pieces = Pieces(np.linspace(1, max(1, T - rows), LOOKED_AT).astype(np.intp), 0, min(rows, T), T)
-        found = _Rows.of(filtered, A, pieces)
+        found = _Rows.from_filter(filtered, A, pieces)
         scale = np.sqrt(np.einsum("nii->ni", np.abs(found.ahead[:, 0])) + 1e-300)
         product = np.repeat(np.eye(P)[None], LOOKED_AT, axis=0)
         for k in range(pieces.length):

@@ -10,11 +10,10 @@ import numpy as np
 
 from counterflow.caveats import Caveat
 from counterflow.errors import DataError, OptionError
-from counterflow.exchange.method import Charge, Progress, ServerState, UnitState
+from counterflow.exchange.method import Charge, Method, Progress, ServerState, UnitState
 from counterflow.exchange.outcome import Learned, Status
 from counterflow.exchange.part import UnitPart, given_part
-from counterflow.exchange.privacy import PrivacyReport, Spending, not_private, require_noise
-from counterflow.exchange.sufficient.private import clipped_rows
+from counterflow.exchange.privacy import PrivacyReport, Spending
 from counterflow.exchange.task import Task, UnitData
 from counterflow.paper.augmented import AugmentedModel, ClientData
 from counterflow.paper.compression import compress, compressed_rows
@@ -24,6 +23,7 @@ from counterflow.paper.server import GradientNoise, Phase, ServerConfig, Trainin
 from counterflow.paper.unit import ClientSteps, MessageNoise, MessageRelease, TrainingUnit
 from counterflow.plant import LocalModel
 from counterflow.privacy import Cost, Privacy, classical_multiplier
+from counterflow.privacy.clipping import clipped_rows
 from counterflow.protocol import Message, PerturbedStates
 from counterflow.randomness import stream
 
@@ -57,10 +57,11 @@ NOT_COVERED = (
 )
 
 
-class PublishedMethod:
+class PublishedMethod(Method):
     """Training by penalty, augmented Lagrangian, hybrid schedule, or FedGC."""
 
     sends = frozenset({"Introduction", "AugmentedStates", "Settled", "PerturbedStates"})
+    private = sends
     hears = frozenset({"Plan", "StateGradients", "Finished"})
     mechanism = MECHANISM
     options = TrainingOptions
@@ -126,24 +127,24 @@ class PublishedMethod:
         part = given_part(task, own, self.uses_inputs(task)).trained(state.theta, state.phi)
         return part if task.privacy is None else replace(part, rows_digest=own.digest)
 
-    def charges(self, task: Task, model: LocalModel, rows: int) -> list[Cost]:
+    def charges(self, task: Task, model: LocalModel, rows: int) -> list[Charge]:
         assert task.privacy is not None
         epsilon, delta = shares_of(task)
+        # the gradient that answers a message is paid for here, too: its noise is added at the server
         cost = Cost(*task.privacy.span(rows), epsilon=2 * epsilon, delta=2 * delta)
-        return [cost] * (self.rounds(task) or 0)
+        return [Charge(cost, f"round {number}: message and gradient") for number in range(self.rounds(task) or 0)]
 
     def charge(self, task: Task, model: LocalModel, rows: int, message: Message) -> Charge:
         assert isinstance(message, PerturbedStates)
-        # the gradient that answers it is paid for here, too: its noise is added at the server
-        cost = self.charges(task, model, rows)[0]
+        cost = self.charges(task, model, rows)[0].cost
         return Charge(cost, f"round {message.round}: message and gradient", message.noise)
 
-    def checked_release(self, task: Task, rows: int, message: Message, release: object) -> None:
-        if not isinstance(message, PerturbedStates) or not isinstance(release, MessageRelease):
-            raise not_private(task.label, message)
-        needed = release.sensitivity * classical_multiplier(*shares_of(task))
-        good = message.noise == release.sigma and message.clip == release.clip
-        require_noise(task.label, message, release.sigma, needed, good)
+    def least_noise(self, task: Task, rows: int, message: Message, made: object) -> float | None:
+        if not isinstance(message, PerturbedStates) or not isinstance(made, MessageRelease):
+            return None
+        if (message.noise, message.clip) != (made.sigma, made.clip):
+            return None
+        return made.sensitivity * classical_multiplier(*shares_of(task))
 
     def privacy_report(
         self, task: Task, spending: Spending, server: TrainingServer, units: Mapping[str, TrainingUnit]

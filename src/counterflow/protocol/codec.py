@@ -17,8 +17,7 @@ import numpy as np
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import ProtocolError
-from counterflow.protocol.message import Message, schema
-from counterflow.protocol.messages import KINDS
+from counterflow.protocol.message import KINDS, Message, schema
 from counterflow.records import strict_json, take_arrays
 
 MAGIC = b"CFLW"
@@ -33,13 +32,13 @@ def _header(message: Message, rows: int | None = None) -> tuple[bytes, int, list
     plain: dict[str, object] = {}
     shapes: dict[str, list[int]] = {}
     numbers = 0
-    for name, (kind, rank) in schema(type(message)).items():
+    for name, (kind, axes) in schema(type(message)).items():
         value = getattr(message, name)
-        if rank < 0 and kind is not float:
+        if axes is None and kind is not float:
             plain[name] = value
             continue
         shape = list(np.shape(value))
-        if rows is not None and name in message.rows_fields and shape[0]:
+        if rows is not None and axes and axes[0].rstrip("?") == "steps" and shape[0]:
             shape[0] = rows
         shapes[name] = shape
         numbers += math.prod(shape)
@@ -116,14 +115,14 @@ def decode(data: bytes, limit: int = SIZE_LIMIT) -> Message:
 
 
 def _plain_fields(kind: type[Message], given: object) -> dict[str, object]:
-    wanted = {name for name, (cls, rank) in schema(kind).items() if rank < 0 and cls is not float}
+    wanted = {name for name, (cls, axes) in schema(kind).items() if axes is None and cls is not float}
     if not isinstance(given, dict) or set(given) != wanted:
         raise ProtocolError(f"message {kind.__name__} has the fields {sorted(wanted)}, got {str(given)[:120]}")
     return given
 
 
 def _arrays(kind: type[Message], given: object, data: bytes, offset: int) -> dict[str, FloatArray | float]:
-    wanted = {name: max(rank, 0) for name, (cls, rank) in schema(kind).items() if rank >= 0 or cls is float}
+    wanted = {name: len(axes or ()) for name, (cls, axes) in schema(kind).items() if axes is not None or cls is float}
     if not isinstance(given, dict) or set(given) != set(wanted):
         raise ProtocolError(f"message {kind.__name__} has the arrays {sorted(wanted)}, got {str(given)[:120]}")
     layout: dict[str, tuple[str, tuple[int, ...]]] = {}

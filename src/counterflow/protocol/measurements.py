@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import ProtocolError
-from counterflow.protocol.message import MATRIX, VECTOR, Message
+from counterflow.protocol.message import Message, over
 
 
 @dataclass(frozen=True)
@@ -26,28 +26,14 @@ class Finished(Message):
     converged: bool
 
 
-class _Measured(Message):
-    """A message with values (n, r) of some rows only, which ``spans`` (k, 2) names as half-open intervals."""
-
-    values: FloatArray
-    spans: FloatArray
-
-    def _check_spans(self, rows: int) -> None:
-        """Growing intervals of 0..rows that hold as many rows as there are values."""
-        self._expect(spans=(self.spans.shape[0], 2))
-        edges, count = self.spans.ravel(), self.values.shape[0]
-        whole = np.array_equal(edges, np.floor(edges)) and (np.diff(edges, prepend=-1.0) > 0).all()
-        lengths = self.spans[:, 1] - self.spans[:, 0]
-        if not whole or (edges.size and edges[-1] > rows) or lengths.sum() != count:
-            raise ProtocolError(
-                f"{self.label}: field 'spans' must hold growing intervals of 0..{rows} with {count} rows"
-            )
-
-    @property
-    def rows(self) -> NDArray[np.intp]:
-        """Indices of the measured rows."""
-        pieces = [np.arange(int(a), int(b)) for a, b in self.spans]
-        return np.concatenate(pieces) if pieces else np.zeros(0, np.intp)
+def rows_of(message: Message, spans: FloatArray, rows: int) -> NDArray[np.intp]:
+    """The rows that half-open intervals (k, 2) name; ProtocolError unless these grow and lie within 0..rows."""
+    edges = spans.ravel()
+    whole = np.array_equal(edges, np.floor(edges)) and (np.diff(edges, prepend=-1.0) > 0).all()
+    if not whole or (edges.size and edges[-1] > rows):
+        raise ProtocolError(f"{message.label}: field 'spans' must hold growing intervals of 0..{rows}")
+    pieces = [np.arange(int(first), int(last)) for first, last in spans]
+    return np.concatenate(pieces) if pieces else np.zeros(0, np.intp)
 
 
 @dataclass(frozen=True)
@@ -63,17 +49,17 @@ class Sufficient(Message):
     rows; ``A``, ``B``, ``Q``: the unit's own blocks.
     """
 
-    A: FloatArray = field(metadata=MATRIX)
-    B: FloatArray = field(metadata=MATRIX)
-    Q: FloatArray = field(metadata=MATRIX)
-    observations: FloatArray = field(metadata=MATRIX)
-    ranks: FloatArray = field(metadata=VECTOR)
-    presence: FloatArray = field(metadata=VECTOR)
-    values: FloatArray = field(metadata=VECTOR)
-    inputs: FloatArray = field(metadata=MATRIX)
+    A: FloatArray = field(metadata=over("states", "states"))
+    B: FloatArray = field(metadata=over("states", "inputs"))
+    Q: FloatArray = field(metadata=over("states", "states"))
+    observations: FloatArray = field(metadata=over("seen", "states"))
+    ranks: FloatArray = field(metadata=over("patterns"))
+    presence: FloatArray = field(metadata=over("packed"))
+    values: FloatArray = field(metadata=over("sent"))
+    inputs: FloatArray = field(metadata=over("rows", "inputs"))
 
     @classmethod
-    def of(
+    def from_rows(
         cls, unit: str, own: tuple[FloatArray, FloatArray, FloatArray], observations: Sequence[FloatArray],
         labels: NDArray[np.intp], values: FloatArray, inputs: FloatArray,
     ) -> Sufficient:  # fmt: skip
@@ -86,7 +72,7 @@ class Sufficient(Message):
         >>> one = np.eye(1)
         >>> numbers, inputs = np.array([[1.0], [np.nan], [3.0]]), np.zeros((3, 0))
         >>> patterns, labels = [one, np.zeros((0, 1))], np.array([0, 1, 0])  # all channels, and none
-        >>> message = Sufficient.of("boiler", (one, np.zeros((1, 0)), one), patterns, labels, numbers, inputs)
+        >>> message = Sufficient.from_rows("boiler", (one, np.zeros((1, 0)), one), patterns, labels, numbers, inputs)
         >>> message.values.tolist(), message.labels.tolist(), message.numbers.ravel().tolist()
         ([1.0, 3.0], [0, 1, 0], [1.0, nan, 3.0])
         """
@@ -96,7 +82,7 @@ class Sufficient(Message):
         return cls(unit, *own, stacked, ranks, _digits(labels, len(ranks)), values[there], np.ascontiguousarray(inputs))
 
     def check(self) -> None:
-        (total, states), (rows, inputs), kinds = self.observations.shape, self.inputs.shape, len(self.ranks)
+        (total, states), rows, kinds = self.observations.shape, len(self.inputs), len(self.ranks)
         if rows < 2 or states < 1 or kinds < 1:
             raise ProtocolError(
                 f"{self.label}: needs at least two rows, one state and one pattern of presence; got {rows} rows, "
@@ -109,20 +95,18 @@ class Sufficient(Message):
                 f"{self.label}: field 'ranks' must say how the {total} rows of 'observations' belong to patterns: at "
                 f"most {states} to the first, no more to the others"
             )
-        self._expect(A=(states, states), B=(states, inputs), Q=(states, states))
         if np.abs(self.Q - self.Q.T).max() > 1e-10 * np.abs(self.Q).max() or np.diag(self.Q).min() < 0:
             raise ProtocolError(f"{self.label}: field 'Q' must be symmetric with a diagonal that is not negative")
         if kinds == 1:
-            self._expect(presence=(0,), values=(rows * int(ranks[0]),))
-            return
-        labels = self._checked_labels(rows, kinds)
-        self._expect(values=(int(ranks[labels].sum()),))
+            self._expect_length("presence", 0)
+        labels = self._checked_labels(rows, kinds) if kinds > 1 else self.labels
+        self._expect_length("values", int(ranks[labels].sum()))
 
     def _checked_labels(self, rows: int, kinds: int) -> NDArray[np.intp]:
         """Every pattern but the first is used, they stand in order, and there is no other way to say so."""
         if kinds > rows + 1:
             raise ProtocolError(f"{self.label}: {kinds} patterns of presence are more than {rows} rows can have")
-        self._expect(presence=(-(-rows // _digits_each(kinds)),))
+        self._expect_length("presence", -(-rows // _digits_each(kinds)))
         given = self.presence
         good = bool((given >= 0).all() and (given < 2.0**53).all())
         labels = self.labels if good else np.zeros(0, np.intp)
@@ -136,6 +120,19 @@ class Sufficient(Message):
         if self.ranks[0] == 0 or (self.ranks[1:] == 0).sum() > 1:
             raise ProtocolError(f"{self.label}: of rows that say nothing there is one pattern only")
         return labels
+
+    def _expect_length(self, name: str, length: int) -> None:
+        got = getattr(self, name).shape
+        if got != (length,):
+            raise ProtocolError(f"{self.label}: field {name!r} must have shape {(length,)}, got {got}")
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return super().sizes | ({"numbers": int(self.ranks[0])} if self.ranks.size else {})
+
+    @property
+    def by_row(self) -> FloatArray:
+        return np.hstack([self.numbers, self.inputs])
 
     @property
     def labels(self) -> NDArray[np.intp]:
@@ -182,7 +179,7 @@ def _digits(labels: NDArray[np.intp], kinds: int) -> FloatArray:
 
 
 @dataclass(frozen=True)
-class Reduced(_Measured):
+class Reduced(Message):
     """Unit to server, once, if it has a log and no model: its measurements reduced to a few numbers a row.
 
     ``values`` (n, r): coordinates of the standardised measurements in the unit's signal space, of the rows in which
@@ -193,12 +190,23 @@ class Reduced(_Measured):
     within it, which would make its input look like the cause of that row.
     """
 
-    values: FloatArray = field(metadata=MATRIX)
-    spans: FloatArray = field(metadata=MATRIX)
-    inputs: FloatArray = field(metadata=MATRIX)
-    patterns: FloatArray = field(metadata=MATRIX)
-    runs: FloatArray = field(metadata=MATRIX)
+    values: FloatArray = field(metadata=over("read", "numbers"))
+    spans: FloatArray = field(metadata=over("spans", "2"))
+    inputs: FloatArray = field(metadata=over("rows", "inputs"))
+    patterns: FloatArray = field(metadata=over("variances", "numbers"))
+    runs: FloatArray = field(metadata=over("runs", "2"))
     later: bool = False
+
+    @property
+    def rows(self) -> NDArray[np.intp]:
+        """Indices of the measured rows."""
+        return rows_of(self, self.spans, len(self.inputs))
+
+    @property
+    def by_row(self) -> FloatArray:
+        values = np.full((len(self.inputs), self.values.shape[1]), np.nan)
+        values[self.rows] = self.values
+        return np.hstack([values, self.inputs])
 
     @property
     def variance(self) -> FloatArray:
@@ -210,8 +218,8 @@ class Reduced(_Measured):
         rows, (count, rank) = self.inputs.shape[0], self.values.shape
         if rows < 2 or rank < 1:
             raise ProtocolError(f"{self.label}: needs two rows and one number a row, got {rows} rows, {rank} numbers")
-        self._check_spans(rows)
-        self._expect(patterns=(len(self.patterns), rank), runs=(len(self.runs), 2))
+        if len(self.rows) != count:
+            raise ProtocolError(f"{self.label}: field 'spans' must name {count} rows, as many as there are values")
         if not ((self.patterns >= 0) | (self.patterns == -1)).all():
             raise ProtocolError(f"{self.label}: field 'patterns' must hold variances, or -1 where nothing is known")
         which, lengths = self.runs.T
@@ -228,28 +236,26 @@ class Outline(Message):
     its states. ``inputs`` (T+1, U); ``spans`` (k, 2): rows that are there, as half-open intervals.
     """
 
-    A: FloatArray = field(metadata=MATRIX)
-    B: FloatArray = field(metadata=MATRIX)
-    Q: FloatArray = field(metadata=MATRIX)
-    observation: FloatArray = field(metadata=MATRIX)
-    inputs: FloatArray = field(metadata=MATRIX)
-    spans: FloatArray = field(metadata=MATRIX)
+    A: FloatArray = field(metadata=over("states?", "states?"))
+    B: FloatArray = field(metadata=over("states?", "inputs"))
+    Q: FloatArray = field(metadata=over("states?", "states?"))
+    observation: FloatArray = field(metadata=over("numbers", "states?"))
+    inputs: FloatArray = field(metadata=over("rows", "inputs"))
+    spans: FloatArray = field(metadata=over("spans", "2"))
 
     def check(self) -> None:
-        states, (rows, inputs) = self.A.shape[0], self.inputs.shape
-        self._expect(A=(states, states), B=(states, inputs), Q=(states, states))
-        self._expect(observation=(self.observation.shape[0], states), spans=(self.spans.shape[0], 2))
-        edges = self.spans.ravel()
-        whole = np.array_equal(edges, np.floor(edges)) and (np.diff(edges, prepend=-1.0) > 0).all()
-        if rows < 1 or not whole or (edges.size and edges[-1] > rows):
-            raise ProtocolError(f"{self.label}: field 'spans' must hold growing intervals of 0..{rows}")
+        rows = len(self.inputs)
+        if rows < 1:
+            raise ProtocolError(f"{self.label}: needs at least one row of inputs")
+        if len({*self.A.shape, len(self.B), *self.Q.shape, self.observation.shape[1]}) > 1:
+            raise ProtocolError(f"{self.label}: 'A', 'B', 'Q' and 'observation' are of different numbers of states")
+        rows_of(self, self.spans, rows)
 
     @property
     def there(self) -> NDArray[np.bool_]:
         """(T+1,) which rows are there."""
         out = np.zeros(len(self.inputs), bool)
-        for first, last in self.spans:
-            out[int(first) : int(last)] = True
+        out[rows_of(self, self.spans, len(out))] = True
         return out
 
 
@@ -265,13 +271,11 @@ class Basis(Message):
 
     round: int
     least: float
-    functions: FloatArray = field(metadata=MATRIX)
-    centre: FloatArray = field(metadata=MATRIX)
-    shape: FloatArray = field(metadata=MATRIX)
+    functions: FloatArray = field(metadata=over("rows?", "signals"))
+    centre: FloatArray = field(metadata=over("rows?", "numbers"))
+    shape: FloatArray = field(metadata=over("numbers", "numbers"))
 
     def check(self) -> None:
-        numbers = self.shape.shape[0]
-        self._expect(shape=(numbers, numbers), centre=(self.centre.shape[0], numbers))
         if not self.least >= 0:
             raise ProtocolError(f"{self.label}: field 'least' must not be negative, got {self.least}")
 
@@ -284,13 +288,11 @@ class Moments(Message):
     """
 
     round: int
-    values: FloatArray = field(metadata=MATRIX)
-    noise: FloatArray = field(metadata=MATRIX)
+    values: FloatArray = field(metadata=over("signals", "numbers"))
+    noise: FloatArray = field(metadata=over("numbers", "numbers"))
     clipped: float = 0.0
 
     def check(self) -> None:
-        numbers = self.values.shape[1]
-        self._expect(noise=(numbers, numbers))
         if not 0 <= self.clipped <= 1:
             raise ProtocolError(f"{self.label}: field 'clipped' must be a share from 0 to 1, got {self.clipped:g}")
 
@@ -304,16 +306,14 @@ class Identified(Message):
     """
 
     same_row: bool
-    A: FloatArray = field(metadata=MATRIX)
-    B: FloatArray = field(metadata=MATRIX)
-    Q: FloatArray = field(metadata=MATRIX)
-    observation: FloatArray = field(metadata=MATRIX)
-    noise: FloatArray = field(metadata=MATRIX)
-    input_level: FloatArray = field(metadata=VECTOR)
+    A: FloatArray = field(metadata=over("order", "order"))
+    B: FloatArray = field(metadata=over("order", "inputs"))
+    Q: FloatArray = field(metadata=over("order", "order"))
+    observation: FloatArray = field(metadata=over("numbers", "order"))
+    noise: FloatArray = field(metadata=over("numbers", "numbers"))
+    input_level: FloatArray = field(metadata=over("inputs"))
 
     def check(self) -> None:
-        (rank, states), inputs = self.observation.shape, self.B.shape[1]
+        rank, states = self.observation.shape
         if rank < 1 or states < 1:
             raise ProtocolError(f"{self.label}: needs a number and a state, got {rank} and {states}")
-        self._expect(A=(states, states), B=(states, inputs), Q=(states, states), noise=(rank, rank))
-        self._expect(input_level=(inputs,))

@@ -1,11 +1,15 @@
-"""What all messages share: fields of known types and ranks, checked when a message is built."""
+"""What all messages share: fields of known types, arrays over named axes, checked when a message is built.
+
+One description of a class serves all who handle messages: the axes of its arrays say which of them belong together,
+what a plant compares with what it knows of itself (``sizes``), and which numbers run over its rows (``by_row``).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -15,19 +19,27 @@ from counterflow.printable import checked
 from counterflow.records import hints
 
 NAME_LIMIT = 100
-MATRIX = MappingProxyType({"rank": 2})
-VECTOR = MappingProxyType({"rank": 1})
-_SCHEMAS: dict[str, dict[str, tuple[type, int]]] = {}
+KINDS: dict[str, type[Message]] = {}  # all classes of messages, by their names
+_SCHEMAS: dict[type, dict[str, tuple[type, tuple[str, ...] | None]]] = {}
 
 
-def schema(kind: type[Message]) -> dict[str, tuple[type, int]]:
-    """Field name -> (type, rank) of a message class; the rank of a plain number or text is -1."""
-    if kind.__name__ not in _SCHEMAS:
-        rank = {entry.name: int(entry.metadata.get("rank", -1)) for entry in fields(kind)}
-        _SCHEMAS[kind.__name__] = {
-            name: (hint if rank[name] < 0 else np.ndarray, rank[name]) for name, hint in hints(kind).items()
-        }
-    return _SCHEMAS[kind.__name__]
+def over(*axes: str) -> Mapping[str, Any]:
+    """What a field says that is an array: the names of its axes.
+
+    Axes of one name have one length in all arrays of a message; a digit is the length itself. ``rows``: of the record,
+    0..T; ``steps``: from one of them to the next, 1..T; ``states``, ``inputs``: of the unit; ``numbers``: what it sends
+    of a row. The rows of an array whose first axis ends in "?" may all be missing.
+    """
+    return MappingProxyType({"axes": axes, "rank": len(axes)})
+
+
+def schema(kind: type[Message]) -> dict[str, tuple[type, tuple[str, ...] | None]]:
+    """Field name -> (type, axes) of a message class; a plain number or text has None."""
+    if kind not in _SCHEMAS:
+        axes = {entry.name: entry.metadata.get("axes") for entry in fields(kind)}
+        found = {name: (hint if axes[name] is None else np.ndarray, axes[name]) for name, hint in hints(kind).items()}
+        _SCHEMAS[kind] = found
+    return _SCHEMAS[kind]
 
 
 @dataclass(frozen=True)
@@ -35,19 +47,52 @@ class Message:
     """Base of all messages. ``unit`` is the unit that sends it, or that it is meant for."""
 
     unit: str
-    rows_fields: ClassVar[tuple[str, ...]] = ()
     texts: ClassVar[Mapping[str, int]] = MappingProxyType({})  # longest text of fields that are no names
 
+    def __init_subclass__(cls) -> None:
+        if cls.__name__ in KINDS:
+            raise TypeError(f"there is a message {cls.__name__} already")
+        KINDS[cls.__name__] = cls
+
     def __post_init__(self) -> None:
-        for name, (kind, rank) in schema(type(self)).items():
+        for name, (kind, axes) in schema(type(self)).items():
             value = getattr(self, name)
-            if rank < 0:
+            if axes is None:
                 self._check_scalar(name, value, kind)
             else:
-                object.__setattr__(self, name, self._checked_array(name, value, rank))
+                object.__setattr__(self, name, self._checked_array(name, value, len(axes)))
         if not self.unit:
             raise ProtocolError(f"{self.label}: a unit's name has at least one character")
+        _ = self.sizes  # refuses arrays that do not belong together
         self.check()
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Length of every axis, by its name; ProtocolError if arrays differ in it."""
+        found: dict[str, int] = {}
+        for name, axes in self.arrays().items():
+            shape = getattr(self, name).shape
+            wanted = list(shape)
+            for k, axis in enumerate(axes):
+                if axis.isdigit():
+                    wanted[k] = int(axis)
+                elif shape[k] or not axis.endswith("?"):
+                    wanted[k] = found.setdefault(axis.rstrip("?"), shape[k])
+            if tuple(wanted) != shape:
+                raise ProtocolError(f"{self.label}: field {name!r} must have shape {tuple(wanted)}, got {shape}")
+        return found
+
+    @classmethod
+    def arrays(cls) -> dict[str, tuple[str, ...]]:
+        """Names of the arrays, with their axes."""
+        return {name: axes for name, (_, axes) in schema(cls).items() if axes is not None}
+
+    @property
+    def by_row(self) -> FloatArray | None:
+        """All that runs over the rows of the unit's record, side by side; None: nothing does."""
+        fields = [name for name, axes in self.arrays().items() if axes[0].rstrip("?") in ("rows", "steps")]
+        there = [getattr(self, name) for name in fields if getattr(self, name).size]
+        return np.hstack(there) if there else None
 
     @property
     def label(self) -> str:
@@ -84,9 +129,3 @@ class Message:
             value = value.view()
             value.flags.writeable = False
         return value
-
-    def _expect(self, **shapes: tuple[int, ...]) -> None:
-        for name, shape in shapes.items():
-            got = getattr(self, name).shape
-            if got != shape:
-                raise ProtocolError(f"{self.label}: field {name!r} must have shape {shape}, got {got}")

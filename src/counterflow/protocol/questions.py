@@ -15,7 +15,7 @@ from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat, from_text
 from counterflow.errors import ProtocolError
 from counterflow.printable import NOTE
-from counterflow.protocol.message import MATRIX, Message
+from counterflow.protocol.message import Message, over
 from counterflow.records import strict_json
 
 NOTE_LIMIT = NOTE  # characters of a refusal
@@ -49,7 +49,7 @@ class Change(Message):
     absolute: bool
     first: int
     channels: str
-    values: FloatArray = field(metadata=MATRIX)
+    values: FloatArray = field(metadata=over("asked", "columns"))
     inputs: str = ""
     texts: ClassVar[Mapping[str, int]] = MappingProxyType({"channels": 60_000, "inputs": 100_000})
 
@@ -127,16 +127,15 @@ class Answer(Message):
     kind: str
     share: str
     caveats: str
-    mean: FloatArray = field(metadata=MATRIX)
-    covariance: FloatArray = field(metadata=MATRIX)
-    headroom: FloatArray = field(default_factory=lambda: np.zeros((0, 3)), metadata=MATRIX)
+    mean: FloatArray = field(metadata=over("asked", "columns"))
+    covariance: FloatArray = field(metadata=over("squares?", "columns"))
+    headroom: FloatArray = field(default_factory=lambda: np.zeros((0, 3)), metadata=over("channels", "3"))
     texts: ClassVar[Mapping[str, int]] = MappingProxyType({"caveats": CAVEATS_LIMIT})
 
     def check(self) -> None:
         from_text(self.caveats)
-        rows, states = self.mean.shape
-        self._expect(covariance=(rows * states if self.covariance.shape[0] else 0, states))
-        self._expect(headroom=(self.headroom.shape[0], 3))
+        if len(self.covariance) not in (0, self.mean.size):
+            raise ProtocolError(f"{self.label}: field 'covariance' needs {self.mean.size} rows, or none")
 
     @property
     def noted(self) -> tuple[Caveat, ...]:
@@ -168,12 +167,12 @@ class Trial(Message):
     lead: int
     worlds: int
     held: str
-    states: FloatArray = field(metadata=MATRIX)
-    inputs: FloatArray = field(metadata=MATRIX)
-    foreign: FloatArray = field(metadata=MATRIX)
-    rest: FloatArray = field(metadata=MATRIX)
-    tried: FloatArray = field(default_factory=_nothing, metadata=MATRIX)
-    response: FloatArray = field(default_factory=_nothing, metadata=MATRIX)
+    states: FloatArray = field(metadata=over("tried rows", "states"))
+    inputs: FloatArray = field(metadata=over("tried rows", "inputs"))
+    foreign: FloatArray = field(metadata=over("tried rows", "foreign"))
+    rest: FloatArray = field(metadata=over("rest", "states"))
+    tried: FloatArray = field(default_factory=_nothing, metadata=over("tried rows?", "moved"))
+    response: FloatArray = field(default_factory=_nothing, metadata=over("after", "responses"))
     supposed: str = ""
     texts: ClassVar[Mapping[str, int]] = MappingProxyType({"held": 60_000})
 
@@ -181,10 +180,11 @@ class Trial(Message):
         rows = len(self.states)
         if not 1 <= self.worlds <= max(rows, 1) or rows % self.worlds or self.lead > rows // self.worlds:
             raise ProtocolError(f"{self.label}: {rows} rows are not those of {self.worlds} worlds")
-        self._expect(inputs=(rows, self.inputs.shape[1]), foreign=(rows, self.foreign.shape[1]))
-        self._expect(rest=(0 if self.past else 1, self.states.shape[1]))
+        if len(self.rest) != (0 if self.past else 1):
+            raise ProtocolError(f"{self.label}: field 'rest' holds the states of one row, or of none for the past")
         moved, after = self.tried.shape[1], len(self.response)
-        self._expect(tried=(rows if moved else 0, moved), response=(after, moved * self.states.shape[1]))
+        if len(self.tried) != (rows if moved else 0) or self.response.shape[1] != moved * self.states.shape[1]:
+            raise ProtocolError(f"{self.label}: fields 'tried' and 'response' are of other inputs or states")
         if after % self.worlds:
             raise ProtocolError(f"{self.label}: a response of {after} rows is not that of {self.worlds} worlds")
         parts = self.held.split(",") if self.held else []
@@ -206,7 +206,7 @@ class Reaction(Message):
 
     row: int
     worlds: int
-    inputs: FloatArray = field(metadata=MATRIX)
+    inputs: FloatArray = field(metadata=over("tried rows", "inputs"))
     trial: str = ""
 
 

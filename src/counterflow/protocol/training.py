@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import numpy as np
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import ProtocolError
-from counterflow.protocol.message import MATRIX, VECTOR, Message
+from counterflow.protocol.message import Message, over
 
 
 @dataclass(frozen=True)
@@ -33,17 +32,15 @@ class Plan(Message):
 class Introduction(Message):
     """Unit to server, once: local blocks, refined states ĥ_c[t-1] and inputs u[t-1]."""
 
-    A: FloatArray = field(metadata=MATRIX)
-    B: FloatArray = field(metadata=MATRIX)
-    refined: FloatArray = field(metadata=MATRIX)
-    inputs: FloatArray = field(metadata=MATRIX)
-    rows_fields: ClassVar[tuple[str, ...]] = ("refined", "inputs")
+    A: FloatArray = field(metadata=over("states", "states"))
+    B: FloatArray = field(metadata=over("states", "inputs"))
+    refined: FloatArray = field(metadata=over("steps", "states"))
+    inputs: FloatArray = field(metadata=over("steps", "inputs"))
 
     def check(self) -> None:
         rows, states = self.refined.shape
         if rows < 1 or states < 1:
             raise ProtocolError(f"{self.label}: 'refined' needs at least one row and one state, got {(rows, states)}")
-        self._expect(A=(states, states), B=(states, self.inputs.shape[1]), inputs=(rows, self.inputs.shape[1]))
 
 
 @dataclass(frozen=True)
@@ -58,15 +55,9 @@ class AugmentedStates(Message):
 
     round: int
     gradient_norm: float
-    predicted: FloatArray = field(metadata=MATRIX)
-    offset: FloatArray = field(metadata=VECTOR)
-    refined: FloatArray = field(default_factory=lambda: np.zeros((0, 0)), metadata=MATRIX)
-    rows_fields: ClassVar[tuple[str, ...]] = ("predicted", "refined")
-
-    def check(self) -> None:
-        self._expect(offset=(self.predicted.shape[1],))
-        if self.refined.size:
-            self._expect(refined=self.predicted.shape)
+    predicted: FloatArray = field(metadata=over("steps", "states"))
+    offset: FloatArray = field(metadata=over("states"))
+    refined: FloatArray = field(default_factory=lambda: np.zeros((0, 0)), metadata=over("steps?", "states?"))
 
 
 @dataclass(frozen=True)
@@ -87,20 +78,17 @@ class PerturbedStates(Message):
     bound: float
     clip: float
     noise: float
-    A: FloatArray = field(metadata=MATRIX)
-    B: FloatArray = field(metadata=MATRIX)
-    refined: FloatArray = field(metadata=MATRIX)
-    augmented: FloatArray = field(metadata=MATRIX)
-    predicted: FloatArray = field(metadata=MATRIX)
-    inputs: FloatArray = field(metadata=MATRIX)
-    rows_fields: ClassVar[tuple[str, ...]] = ("refined", "augmented", "predicted", "inputs")
+    A: FloatArray = field(metadata=over("states", "states"))
+    B: FloatArray = field(metadata=over("states", "inputs"))
+    refined: FloatArray = field(metadata=over("steps", "states"))
+    augmented: FloatArray = field(metadata=over("steps", "states"))
+    predicted: FloatArray = field(metadata=over("steps", "states"))
+    inputs: FloatArray = field(metadata=over("steps", "inputs"))
 
     def check(self) -> None:
         rows, states = self.refined.shape
         if rows < 1 or states < 1:
             raise ProtocolError(f"{self.label}: 'refined' needs at least one row and one state, got {(rows, states)}")
-        self._expect(A=(states, states), B=(states, self.inputs.shape[1]), augmented=(rows, states))
-        self._expect(predicted=(rows, states), inputs=(rows, self.inputs.shape[1]))
         for name in ("contraction", "gain", "bound", "clip", "noise"):
             if getattr(self, name) < 0:
                 raise ProtocolError(f"{self.label}: field {name!r} must not be negative, got {getattr(self, name)}")
@@ -125,13 +113,10 @@ class StateGradients(Message):
     conjugate: bool
     penalty: float
     implicit: bool
-    predicted: FloatArray = field(metadata=MATRIX)
-    refined: FloatArray = field(metadata=MATRIX)
-    rows_fields: ClassVar[tuple[str, ...]] = ("predicted", "refined")
+    predicted: FloatArray = field(metadata=over("steps", "states"))
+    refined: FloatArray = field(metadata=over("steps?", "states"))
 
     def check(self) -> None:
-        rows, states = self.predicted.shape
-        self._expect(refined=(rows if self.refined.shape[0] else 0, states))
         if self.penalty < 0:
             raise ProtocolError(f"{self.label}: field 'penalty' must not be negative, got {self.penalty}")
 

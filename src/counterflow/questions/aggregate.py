@@ -149,7 +149,7 @@ class Aggregate(answer.Answer):
             {**named(self.about.outputs[k]), "change": float(self.mean[k]), "size": float(self.sizes[k])}
             for k in self.order()
         ]
-        return {"unit": self.unit, "phi_0": self.phi_0.tolist(), "phi_1": self.phi_1.tolist(), "ranked": ranked}
+        return {**self.page(around), "ranked": ranked}
 
     def to_frame(self) -> polars.DataFrame:
         """One row a channel: channel, measured_in, change."""

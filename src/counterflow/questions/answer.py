@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
@@ -24,7 +25,7 @@ from counterflow.plant.calendar import Calendar
 from counterflow.plant.units import Channel, PublicUnit, Unit, unknown_name
 from counterflow.protocol import Answer as Message
 from counterflow.protocol import Ask, Change
-from counterflow.questions.numbers import channel_label, channels_json, long_frame, named, of_channel
+from counterflow.questions.numbers import channel_label, channels_json, long_frame, named, of_channel, plain
 from counterflow.questions.parts import Watch
 from counterflow.questions.peaks import Peak
 from counterflow.questions.replicates import Replicates, world_of
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
     from counterflow.plant.calendar import Moment
     from counterflow.questions.plots import Line
-
 
 
 class Responder(Protocol):
@@ -196,7 +196,7 @@ class Answer(ABC):
 
     def page(self, around: Surroundings) -> dict[str, Any]:
         """What a page shows besides courses."""
-        return self.labels()
+        return dict(plain(self.labels()))
 
     def page_courses(self, around: Surroundings) -> dict[str, Any]:
         """What a page draws of a channel: arrays (n, D_m) by their names."""
@@ -205,6 +205,15 @@ class Answer(ABC):
     def lines(self, k: int, colour: str, before: str = "") -> list[Line]:
         """What a picture shows of a channel; ``before``: the channel's name, where there are several."""
         return []
+
+    def parts(self, k: int) -> list[tuple[str, str, float]]:
+        """What a channel's value is the sum of on average, largest first: name, in words, and how much."""
+        return []
+
+    @property
+    def rows(self) -> Answer:
+        """The answer whose rows are drawn: itself, or of what leads somewhere the way there."""
+        return self
 
     def title(self) -> str:
         """Of a picture."""
@@ -241,7 +250,7 @@ class Answer(ABC):
         """Index of one output channel; None: of the one that the answer says most about."""
         return self.order()[0] if channel is None else self.about.output(channel)
 
-    @property
+    @cached_property
     def peaks(self) -> list[Peak]:
         """The largest value of every channel's course, largest (against its noise) first; NaN counts as nothing."""
         course, out = self.course, []

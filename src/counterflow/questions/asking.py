@@ -30,6 +30,7 @@ from counterflow.questions.forecast import AskForecast, Forecast
 from counterflow.questions.parts import Watch
 from counterflow.questions.paths import AskPaths, Paths
 from counterflow.questions.question import Request, ask_server
+from counterflow.questions.registry import QUESTIONS
 from counterflow.questions.restoration import AskRestoration, Restoration
 from counterflow.questions.trajectory import Trajectories
 
@@ -73,6 +74,15 @@ class Questions(ABC):
     @abstractmethod
     def source(self, question: type[Request], recording: Recording | None) -> Source:
         """Whom to ask such a question, and with which rows."""
+
+    if not TYPE_CHECKING:  # type checkers know the methods below, and not those of other registered questions
+
+        def __getattr__(self, name: str) -> Any:
+            """A registered question that has no method here is asked by its kind, with its own arguments."""
+            if name not in QUESTIONS:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            kind = QUESTIONS[name]
+            return lambda *given, recording=None, **more: self.ask(kind(*given, **more), recording)
 
     def part_of(self, name: str) -> UnitPart:
         """Of a unit whose outputs are seen here."""

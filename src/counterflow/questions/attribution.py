@@ -17,7 +17,6 @@ from counterflow.errors import UnknownNameError, UnstableError
 from counterflow.notebook import Table
 from counterflow.plant.calendar import Calendar
 from counterflow.protocol import Answer, Ask, Change
-from counterflow.protocol.questions import HELD, REACTING
 from counterflow.questions import answer
 from counterflow.questions.answer import About, Described, Responder, Surroundings
 from counterflow.questions.arguments import check_window, check_world
@@ -83,31 +82,22 @@ class AskAttribution(AskWorlds):
         rows, own = server.window(ask), server.own(ask.unit)
         if not server.settles_down:
             raise UnstableError("attribute: a system that does not settle has no level to compare with")
-        A, P = server.A, server.A.shape[0]
         level = server.usual
         departure = server.u[rows] - server.u.mean(axis=0)
         departure = np.vstack([np.zeros(departure.shape[1]), departure[:-1]])
-        start = server.states[0][ask.first] - level
-        decay = np.vstack([start, linear_recurrence(A, np.zeros((ask.steps - 1, P)), start)])
+        start = server.grounded.states[0][ask.first] - level
+        decay = np.vstack([start, linear_recurrence(server.A, np.zeros((ask.steps - 1, len(level))), start)])
         shares = {BASELINE: np.tile(level, (ask.steps, 1)), INITIAL: decay}
-        reacting = ask.controllers == REACTING and bool(server.running_plant.reactors)
-        moved = set(server.running_plant.moved()) if reacting else set()
+        reacting, moved = server.reacts(ask), set(server.running_plant.moved())
         # what controllers held would have left is not in the rows where one of them alone moved its input
         locked = server.couplings is not None and any(each.locked for each in server.running_plant.reactors.values())
         for name, inputs in server.input_slices.items():
-            if reacting:
-                back = np.zeros_like(departure)
-                free = [k for k in range(inputs.start, inputs.stop) if k not in moved]
-                back[:, free] = -departure[:, free]
-                worlds = ((name, REACTING), (f"{WITHOUT}{name}", HELD))
-                for share, world in worlds[:1] if locked else worlds:
-                    shares[share] = -server.mean_response(back, ask.first, world)
-            elif server.network is None:
-                shares[name] = linear_recurrence(A, departure[:, inputs] @ server.B[:, inputs].T, np.zeros(P))
-            else:  # what was, less what would have been with these inputs at their mean
-                back = np.zeros_like(departure)
-                back[:, inputs] = -departure[:, inputs]
-                shares[name] = -server.response_by_member(back, ask.first)[0].mean(axis=0)
+            free = [k for k in range(inputs.start, inputs.stop) if not reacting or k not in moved]
+            back = np.zeros_like(departure)  # what was, less what would have been with these inputs at their mean
+            back[:, free] = -departure[:, free]
+            shares[name] = -server.mean_response(back, ask.first, reacting)
+            if reacting and not locked:
+                shares[f"{WITHOUT}{name}"] = -server.mean_response(back, ask.first, False)
         return tuple(part_of(ask, values[:, own], share=name) for name, values in shares.items())
 
     @classmethod
@@ -229,10 +219,8 @@ class Attribution(answer.Answer):
 
     def tables(self, channels: Sequence[str] = ()) -> list[Table]:
         order = [self.about.output(name) for name in channels] or self.order()[:SHOWN]
-        rows = [
-            self.channel_cells(k, [self.total[k], *(m[k] for m in self.means.values())], wording.decimals(self.total[k]))
-            for k in order
-        ]
+        whole = [self.total, *self.means.values()]
+        rows = [self.channel_cells(k, [m[k] for m in whole], wording.decimals(self.total[k])) for k in order]
         columns = ["channel", "departure", *(name if name in LABELS else f"{name} inputs" for name in self.means)]
         last = self.first + len(self.departure) - 1
         return [Table(TABLE.format(unit=self.unit, first=self.first, last=last), columns, rows)]
@@ -280,12 +268,16 @@ class Attribution(answer.Answer):
     def lines(self, k: int, colour: str, before: str = "") -> list[Line]:
         from counterflow.questions.plots import COLOURS, Line
 
-        ranked = enumerate(self.ranked(self.channels[k]))
-        shares = [
-            Line(name, self.shares[name][:, k], look={"color": COLOURS[place % len(COLOURS)], "linewidth": 1.2})
-            for place, (name, _) in ranked
-        ]
-        return [*shares, Line("departure", self.departure[:, k], look={"color": "black", "linestyle": ":"})]
+        shares, names = [], list(self.shares)
+        for place, (name, _) in enumerate(self.ranked(self.channels[k])):
+            look = {"color": COLOURS[place % len(COLOURS)], "linewidth": 1.2}
+            role = "rest" if name in LABELS else "part"
+            shares.append(Line(name, self.shares[name][:, k], look=look, role=role, number=names.index(name)))
+        whole = {"color": "black", "linestyle": ":"}
+        return [*shares, Line("departure", self.departure[:, k], look=whole, role="whole")]
+
+    def parts(self, k: int) -> list[tuple[str, str, float]]:
+        return [(name, share_label(self.unit, name), value) for name, value in self.ranked(self.channels[k])]
 
 
 def _by_size(means: Mapping[str, FloatArray], k: int) -> list[tuple[str, float]]:

@@ -19,17 +19,15 @@ from counterflow.protocol.questions import REACTING
 from counterflow.questions.answer import About, Described, Responder, Surroundings
 from counterflow.questions.arguments import check_count, check_level, check_world, refuse_beyond_limits, replacements
 from counterflow.questions.numbers import finite, named
-from counterflow.questions.parts import part_of, refuse_overflow, spread_of_replicates, with_caveats
+from counterflow.questions.parts import part_of, refuse_overflow, with_caveats
 from counterflow.questions.peaks import SHOWN, left_out
 from counterflow.questions.phrases import moved, plainly
 from counterflow.questions.question import CONTROLLERS, LAWS, LEVEL, AskWorlds, Entry, Form, horizon
 from counterflow.questions.refusals import far, without_interval
 from counterflow.questions.replicates import laws_words, world_of
-from counterflow.questions.row_covariance import directions_of_replicates, noise_directions, share_of
-from counterflow.questions.sensitivity import coupling_covariance, coupling_directions
+from counterflow.questions.row_covariance import share_of
 from counterflow.questions.server_model import ServerModel
 from counterflow.questions.trajectory import Trajectory
-from counterflow.recurrence import linear_recurrence
 
 if TYPE_CHECKING:
     from counterflow.exchange.part import UnitPart
@@ -85,43 +83,17 @@ class AskForecast(AskWorlds):
     def respond(cls, server: ServerModel, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
         if server.couplings is None and server.method != "oracle":
             raise OptionError(f"forecast: method {server.method!r} keeps no joint filter; fit with method='sufficient'")
-        own, (_, last, X) = server.own(ask.unit), server.states
-        size = own.stop - own.start
         base = np.tile(server.u[-1], (ask.steps, 1))  # the last inputs held, unless something else is planned
         plan = server.schedule(server.departures(changes), base)
-        reacting = ask.controllers == REACTING and bool(server.running_plant.reactors)
-        if reacting:
-            found = server.running_plant.ahead(plan - base)
-            widening = 1.0 if server.network is None else server.network.widening
-            mean = found[0] if server.network is None else found.mean(axis=0)
-            known = found[:, :, own] if len(found) > 1 else None
-        elif server.network is not None:
-            found = server.ahead(plan)
-            mean, known, widening = found.mean(axis=0), found[:, :, own], server.network.widening
-        else:
-            mean, known = linear_recurrence(server.A, plan @ server.B.T, last), None
-        covariance, joint = np.zeros((0, size)), [noise_directions(server.A, server.Q, X, ask.steps, own)]
-        if known is not None:
-            covariance = spread_of_replicates(known, widening)[1]
-            joint.append(directions_of_replicates(known, widening))
-        elif not reacting and server.spread is not None:
-            drive = np.hstack([np.vstack([last, mean[:-1]]), plan])
-            covariance = coupling_covariance(server.A, server.spread, drive, own)
-            together = coupling_directions(server.A, server.spread, drive[None], own)
-            joint.append(None if together is None else together[:, 0])
-        blocks = covariance.reshape(-1, size, size) if len(covariance) else np.zeros((ask.steps, size, size))
-        for t in range(ask.steps):
-            X = server.A @ X @ server.A.T + server.Q
-            blocks[t] += X[own, own]
-        refuse_overflow(mean, blocks)
-        whole = None if any(each is None for each in joint) else np.vstack(joint)  # type: ignore[arg-type]
-        parts = share_of(part_of(ask, mean[:, own], blocks.reshape(-1, size)), whole)
+        noise = server.grounded.noise_ahead(ask.steps, server.names.index(ask.unit))
+        found = server.ahead(plan, ask).and_noise(*noise)
+        refuse_overflow(found.mean, found.covariance)
+        parts = share_of(part_of(ask, found.mean, found.covariance), found.directions)
         return with_caveats(parts, far(server, plan - base))
 
     @classmethod
     def caveats(cls, server: ServerModel, parts: Sequence[Answer]) -> list[Caveat]:
-        known = server.couplings
-        if known is None or known.spread is not None or known.network is not None:
+        if server.couplings is None or server.model.told:
             return []
         text = (
             "standard errors were not computed for this fit: the band holds noise and the state, and not how far the "

@@ -11,10 +11,11 @@ import numpy as np
 
 from counterflow.arrays import FloatArray
 from counterflow.plant.units import Channel
-from counterflow.questions.timeline import Timeline
 
 if TYPE_CHECKING:
     import polars
+
+    from counterflow.questions.timeline import Timeline
 
 
 def named(channel: Channel) -> dict[str, str]:
@@ -43,6 +44,17 @@ def series(values: FloatArray) -> list[float | None]:
     if known.all():
         return list(column.tolist())
     return [value if there else None for value, there in zip(column.tolist(), known.tolist(), strict=True)]
+
+
+def plain(tree: Any) -> Any:
+    """A tree of mappings, lists, arrays and numbers in types that JSON has."""
+    if isinstance(tree, np.ndarray):
+        return series(tree) if tree.ndim == 1 else plain(tree.tolist())
+    if isinstance(tree, Mapping):
+        return {name: plain(each) for name, each in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return [plain(each) for each in tree]
+    return finite(tree) if isinstance(tree, float) else tree
 
 
 def of_channel(tree: Any, k: int) -> Any:

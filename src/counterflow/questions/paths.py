@@ -11,7 +11,6 @@ import numpy as np
 
 from counterflow import wording
 from counterflow.arrays import FloatArray, frozen
-from counterflow.caveats import Caveat
 from counterflow.errors import OptionError
 from counterflow.notebook import Table
 from counterflow.plant.calendar import Calendar
@@ -25,7 +24,6 @@ from counterflow.questions.question import horizon
 from counterflow.questions.refusals import doubts_of
 from counterflow.questions.replicates import world_words
 from counterflow.questions.server_model import ServerModel
-from counterflow.recurrence import linear_recurrence
 
 if TYPE_CHECKING:
     from counterflow.exchange.part import UnitPart
@@ -68,21 +66,13 @@ class AskPaths(AskChange):
 
         def ways(schedule: FloatArray, ask: Ask) -> tuple[Answer, ...]:
             def response(still: Sequence[str]) -> FloatArray:
-                if server.network is not None:
-                    found = server.response_by_member(schedule, still=still)[0]
-                    if not still:
-                        doubts.extend(doubts_of(server, found, ask.unit))
-                    return np.asarray(found.mean(axis=0)[:, own])
-                alive = np.ones((server.A.shape[0], 1))
-                for name in still:
-                    alive[server.state_slices[name]] = 0.0
-                drive = schedule @ (alive * server.B).T
-                return linear_recurrence(alive * server.A, drive, np.zeros(len(alive)))[:, own]
+                return server.grounded.response(schedule, still=still).mean[:, own]
 
-            doubts: list[Caveat] = []
-            whole = response([])
+            found = server.grounded.response(schedule)
+            whole = found.mean[:, own]
             parts = {"": whole, DIRECT: response(third)} | {name: whole - response([name]) for name in third}
-            return with_caveats([part_of(ask, values, share=share) for share, values in parts.items()], doubts)
+            made = [part_of(ask, values, share=share) for share, values in parts.items()]
+            return with_caveats(made, doubts_of(server, found, ask.unit))
 
         return server.from_now_on(changes, ask, ways)
 
@@ -173,6 +163,9 @@ class Paths(AfterChange):
     def lines(self, k: int, colour: str, before: str = "") -> list[Line]:
         from counterflow.questions.plots import COLOURS, Line
 
-        whole = Line("whole effect", self.total[:, k], look={"color": "black", "linestyle": ":"})
-        ways = enumerate(self.ways.items())
-        return [whole, *(Line(way, rows[:, k], look={"color": COLOURS[n % len(COLOURS)]}) for n, (way, rows) in ways)]
+        whole = Line("whole effect", self.total[:, k], look={"color": "black", "linestyle": ":"}, role="whole")
+        ways = [
+            Line(way, rows[:, k], look={"color": COLOURS[n % len(COLOURS)]}, role="part", number=n)
+            for n, (way, rows) in enumerate(self.ways.items())
+        ]
+        return [whole, *ways]

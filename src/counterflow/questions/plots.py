@@ -75,13 +75,18 @@ def short_dates(axis: Any) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Line:
-    """One line over rows, with a band around it if it has one."""
+    """One line over rows, with a band around it if it has one.
+
+    ``role``: "answer", "measured", "whole" (of which others are parts), "part" (the ``number``-th), "rest", "average".
+    """
 
     name: str
     values: FloatArray
     lower: FloatArray | None = None
     upper: FloatArray | None = None
     look: Mapping[str, Any] = field(default_factory=dict)
+    role: str = "answer"
+    number: int = 0
 
     @classmethod
     def banded(cls, name: str, band: Sequence[FloatArray | None], colour: str, k: int | None = None) -> Line:

@@ -156,7 +156,7 @@ class Replicates:
             return []
         found, middle = self.mean(self.outputs[k]), float(np.nanmean(base))
         mean, lower, upper = (np.full(len(base), middle + each) for each in (found.mean, found.lower, found.upper))
-        return [Line("mean of the window", mean, lower, upper, {"color": colour, "linestyle": "--"})]
+        return [Line("mean of the window", mean, lower, upper, {"color": colour, "linestyle": "--"}, "average")]
 
     def _rows(self, channel: str, start: int, stop: int | None) -> FloatArray:
         if channel in self.inputs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -127,7 +128,7 @@ class AskRestoration(AskWorlds):
         """
         ahead = any(server.point(change.cause).same_row for change in changes)
         own, steps = server.own(ask.unit), ask.steps + ahead
-        reacting = ask.controllers == REACTING
+        reacting, closed = ask.controllers == REACTING, server.reacts(ask)
         levers = {server.input_slices[change.cause].start + k for change in changes for k in change.columns}
         taken = sorted(levers & set(server.running_plant.moved())) if reacting else []
         out = []
@@ -136,14 +137,14 @@ class AskRestoration(AskWorlds):
             first = int(ahead and server.point(change.cause).same_row)
             held, headroom = [], []
             for k in change.columns:
-                found = server.step_response(column + k, steps, ask.controllers, taken)
+                found = server.step_response(column + k, steps, closed, taken)
                 held.append(found[first : first + ask.steps, own])
                 down, up, size = server.headroom(change.cause, k)
                 role = server.unit(change.cause).inputs[k].role
                 if role and reacting:
                     room = FURTHEST * size if role == SET_POINT else NO_LIMIT
                     if set(taken) - {column + k}:
-                        by_itself = server.step_response(column + k, steps, REACTING)
+                        by_itself = server.step_response(column + k, steps, closed)
                         room *= bool(np.linalg.norm(found) >= IDLE * np.linalg.norm(by_itself))
                     down, up = max(down, -room), min(up, room)
                 headroom.append((down, up, size))
@@ -326,6 +327,22 @@ class Restoration(Answer):
         )  # fmt: skip
         return ask_server(request, self.about.plant, self.about.server, self.part)  # type: ignore[no-any-return]
 
+    @cached_property
+    def rows(self) -> Effect:
+        """The way there."""
+        return self.way()
+
+    def expected(self) -> str:
+        """ "power +0.5 MW (95 %: +0.4 to +0.6)": what to expect at the horizon, with intervals."""
+        way, told = self.rows, []
+        for output in [each for each, _, _ in self.ends()]:
+            k = self.about.output(output.name)
+            lower, upper = (None if end is None else float(end[-1, k]) for end in way.bounds)
+            size, interval = wording.measured(float(way.mean[-1, k]), lower, upper, output.unit, sign=True)
+            level = f" ({wording.percent(way.level)}: {interval})" if interval and way.level is not None else ""
+            told.append(f"{output.name} {size}{level}")
+        return wording.listed(told)
+
     def _plain_change(self) -> dict[str, dict[str, float]]:
         return {cause: dict(channels) for cause, channels in self.change.items()}
 
@@ -362,12 +379,11 @@ class Restoration(Answer):
 
     def view(self, drawn: Sequence[str], around: Surroundings) -> dict[str, Any]:
         """Of the channels that are to move, whatever is asked for."""
-        way = self.way()
         return {
             **self.labels(),
             "change": self.to_frame().to_dicts(),
             "channels": [{**named(output), "target": aim, "reached": end} for output, aim, end in self.ends()],
-            "drawn": [way.course_json(self.about.output(name), around) for name in self.channels],
+            "drawn": [self.rows.course_json(self.about.output(name), around) for name in self.channels],
         }
 
     def to_frame(self) -> polars.DataFrame:
@@ -379,4 +395,4 @@ class Restoration(Answer):
 
     def plot(self, channels: Sequence[str] = ()) -> Figure:
         """A matplotlib Figure of the way there; see ``way``."""
-        return self.way().plot(channels or self.channels)
+        return self.rows.plot(channels or self.channels)

@@ -91,7 +91,7 @@ class Timeline(ABC):
     def integral(self, unit: str, rows: int) -> tuple[float, str]:
         """What a sum over rows is multiplied with to be an integral over time, and what that is measured in.
 
-        A flow becomes an amount: t/h the tons. Where neither dates nor a time step tell how long a step is, it is a sum.
+        A flow becomes an amount: t/h the tons. Where neither dates nor a time step say how long a step is, it is a sum.
         """
         if flow := _FLOW.fullmatch(unit):
             return self.dt / _TIMES[flow[2]], "" if flow[1] == "1" else flow[1]

@@ -76,9 +76,7 @@ class Trajectory(Answer):
     @classmethod
     def json_of(cls, worlds: Sequence[Any]) -> dict[str, Any]:
         """The answers about several units, see ``to_json``."""
-        units = {
-            world.unit: {"channels": channels_json(world.about.outputs), **world.arrays()} for world in worlds
-        }
+        units = {world.unit: {"channels": channels_json(world.about.outputs), **world.arrays()} for world in worlds}
         return {**cls.labels_of(worlds), "units": units}
 
     @property
@@ -116,7 +114,7 @@ class Trajectory(Answer):
         out = [Line.banded(f"{before}{self.answered}", (self.mean, self.lower, self.upper), colour, k)]
         if np.isfinite(self.factual[:, k]).any():
             look = {"color": colour, "linewidth": 1.0, "linestyle": ":"}
-            out.insert(0, Line(f"{before}measured", self.factual[:, k], look=look))
+            out.insert(0, Line(f"{before}measured", self.factual[:, k], look=look, role="measured"))
         return out
 
 

@@ -59,7 +59,9 @@ class JointErrors:
     noise: FloatArray | None = None
 
     @classmethod
-    def from_parts(cls, part: UnitPart, parts: Sequence[Message], noise: FloatArray | None = None) -> JointErrors | None:
+    def from_parts(
+        cls, part: UnitPart, parts: Sequence[Message], noise: FloatArray | None = None
+    ) -> JointErrors | None:
         """From what the server says; None where it tells no covariance."""
         found, rows = parts[0], len(parts[0].mean)
         if not len(found.covariance):

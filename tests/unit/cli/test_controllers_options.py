@@ -90,7 +90,7 @@ def test_a_loop_in_manual_or_tuned_otherwise(saved: Path) -> None:
         ("valve=manual", "valve"),
         ("boiler.feed=manual", "'feed'"),
         ("pump.stroke=manual", "'stroke'"),
-        ("boiler.valve=fuzzy", "pid, relay, ratio, schedule, manual"),
+        ("boiler.valve=fuzzy", "ratio, schedule, manual"),
         ("boiler.valve=pid", "gain"),
         ("boiler.valve=pid gain=high", "such as manual"),
         ("boiler.valve=pid gain=inf", "gain"),

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 import counterflow as cf
 from counterflow.cli import app
 from counterflow.errors import CounterflowError, OptionError, PrivacyError, StorageError
-from counterflow.exchange.sufficient.private import privatised
-from counterflow.exchange.sufficient.unit import sufficient_message
+from counterflow.exchange.compression import sufficient_message
+from counterflow.exchange.rows import privatised
 from counterflow.federation import Audit, Job
 from counterflow.federation.audit import FILE
 from counterflow.federation.reconciliation import compare
@@ -35,7 +35,7 @@ def plant(tmp_path: Path) -> PlantFolder:
     made = PlantFolder(folder, "waterworks", "SHA256:" + "0" * 64, "boiler", "owner", None)
     made.site.bind(RECORDING, PLANT.local("boiler"), default_policy("boiler"), "2026-01-01 06:00:00")
     made._open_budget(3.0)
-    made._write()
+    made.write()
     release(made, "one")
     return made
 

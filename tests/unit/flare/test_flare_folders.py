@@ -410,5 +410,5 @@ def test_cards_say_what_others_may_know() -> None:
     card = Card("boiler", "x", "f", (Channel("fuel", "kg/s", (0.0, float("inf"))),), 60.0)
     assert Card.from_json(json.loads(json.dumps(card.to_json()))) == card
     for wrong in (None, [], {}, {**card.to_json(), "unit": 3}, {**card.to_json(), "inputs": None}):
-        with pytest.raises(cf.OptionError):
+        with pytest.raises(cf.CounterflowError):
             Card.from_json(wrong)

@@ -10,7 +10,7 @@ import pytest
 from tolerances import EXACT, ITERATIVE, LONG
 
 import counterflow as cf
-from counterflow.exchange.logs.unit import Reading
+from counterflow.exchange.reading import Reading
 from counterflow.learning.block_moments import Rows
 from counterflow.learning.network_learning import learn
 from counterflow.protocol import Finished, Identified, Reduced, Request
@@ -99,7 +99,7 @@ def test_only_numbers_and_inputs_cross():
             assert message.values.shape[1] < 6
             # in another unit of measure the message is the same: levels and scales do not cross
             other = moved(RECORDING.slice(0, 400), 7.0, 1e3, 0.0)[message.unit]
-            again = Reading.of(other.unit, other.y, other.u, None).message(message.unit, other.y, other.u)
+            again = Reading.from_log(other.unit, other.y, other.u, None).message(message.unit, other.y, other.u)
             assert np.allclose(again.values, message.values, atol=1e-8)
 
 

@@ -11,12 +11,14 @@ from tolerances import ITERATIVE, LONG
 
 import counterflow as cf
 from counterflow.console.opening import open_model
-from counterflow.fits import log_updates
 from counterflow.identification.sparse import refined_weights
+from counterflow.learning import network_model
 from counterflow.learning import stream as streams
 from counterflow.learning.block_moments import BlockMoments, Rows, block_length
 from counterflow.learning.completion import impute_mean
 from counterflow.learning.network_learning import block_weights, learn, refreshed
+from counterflow.learning.network_model import NOT_FOLLOWING
+from counterflow.learning.online import SIGNS
 from counterflow.learning.regression import ENOUGH
 from counterflow.report import AskCounterfactual, AskEffect, write_report
 
@@ -51,8 +53,8 @@ def updated() -> cf.Fit:
 
 def all_rows(fit: cf.Fit, recording: cf.Recording) -> Rows:
     """All rows of a recording, as the units of a fit send them."""
-    server, network = fit.about(recording), fit.couplings.network
-    return Rows(network.names, network.numbers, network.inputs, np.hstack([server.numbers, server.u]))
+    grounded, network = fit.about(recording).grounded, fit.couplings.network
+    return Rows(network.names, network.numbers, network.inputs, np.hstack([grounded.numbers, grounded.u]))
 
 
 def with_network(fit: cf.Fit, network) -> cf.Fit:
@@ -75,7 +77,7 @@ def gap(one: cf.Fit, two: cf.Fit) -> float:
 @pytest.mark.parametrize("kept", [200, 10_000])
 def test_when_features_are_chosen_anew_the_fit_is_that_of_all_rows(monkeypatch, kept):
     """To rounding, though most rows are no longer there."""
-    monkeypatch.setattr(log_updates, "KEPT", kept)
+    monkeypatch.setattr(network_model, "KEPT", kept)
     recording, fit, times = recorded(1000), first(), 0
     for row in range(SHORT, 800, 10):
         fit = fit.update(recording.slice(row, row + 10))
@@ -96,7 +98,7 @@ def test_when_features_are_chosen_anew_the_fit_is_that_of_all_rows(monkeypatch, 
 @pytest.mark.slow
 def test_a_thousand_updates_of_ten_rows_are_one_fit_and_none_costs_more_than_another(monkeypatch):
     """What is counted: rows whose features are made, searches for features, and what is kept."""
-    monkeypatch.setattr(log_updates, "KEPT", 1000)
+    monkeypatch.setattr(network_model, "KEPT", 1000)
     rows, read, searches, kept = 11_000, [], [], []
     recording = recorded(rows)
     fit = cf.fit(recording.slice(0, 1000)).update(recording.slice(1000, 1010))
@@ -203,7 +205,7 @@ def test_what_is_missing_is_drawn_and_no_evidence():
     assert stream.products.count == count + 30 - 10  # nothing was read in ten rows
     np.testing.assert_array_equal(stream.products.read, [count + 20, count + 15])
     assert np.isfinite(stream.tail).all()
-    numbers = fit.server.numbers
+    numbers = fit.server.grounded.numbers
     assert np.isnan(numbers[535:540, 1]).all()  # what was not measured is not said to be
     assert np.isfinite(numbers[535:540, 0]).all()
     z, network = all_rows(fit, recording.slice(0, 560)).z, fit.couplings.network
@@ -224,7 +226,7 @@ def test_a_dead_channel_in_a_short_update_does_no_harm():
     arrays["a"][0][320:330, 1] = np.nan
     broken = cf.Recording.from_arrays(arrays, units=recording.units)
     fit = grown(cf.fit(recording.slice(0, 300)), broken, 300, 330, 10)
-    assert np.isnan(fit.server.numbers[320:330, fit.couplings.network.number_slices[0]]).all()
+    assert np.isnan(fit.server.grounded.numbers[320:330, fit.couplings.network.number_slices[0]]).all()
     assert np.isfinite(fit.couplings.stream.tail).all()
     assert fit.update(broken.slice(330, 340)).couplings.stream.rows == 340
 
@@ -244,7 +246,7 @@ def test_an_input_that_never_moved_can_be_asked_about_when_it_has():
 
 def test_what_earlier_rows_have_shown_is_not_forgotten_with_them(monkeypatch):
     """An input that stands still in all rows that are kept can still be asked about; its range was seen."""
-    monkeypatch.setattr(log_updates, "KEPT", 100)
+    monkeypatch.setattr(network_model, "KEPT", 100)
     recording = recorded(1000)
     arrays = {name: (recording[name].y, recording[name].u.copy()) for name in recording.names}
     arrays["a"][1][200:] = 0.0
@@ -264,7 +266,7 @@ def test_what_earlier_rows_have_shown_is_not_forgotten_with_them(monkeypatch):
 def test_rows_that_were_taken_in_already_are_refused(start):
     recording = recorded(1000)
     signs = (SHORT + 100 - start) * 2
-    if signs < log_updates.SIGNS:  # too few to tell from chance in a plant with two numbers a row
+    if signs < SIGNS:  # too few to tell from chance in a plant with two numbers a row
         assert updated().update(recording.slice(start, 620)).couplings.stream.rows == 600 + 620 - start
         return
     with pytest.raises(cf.DataError, match=rf"already: give recording.slice\({600 - start}\)") as refused:
@@ -293,12 +295,12 @@ def test_a_plant_that_stands_still_repeats_nothing():
 
 def test_a_row_far_from_what_was_foretold_is_told_and_others_are_not():
     fit, recording = updated(), recorded(1000)
-    assert not [c for c in fit.caveats if c.code == log_updates.NOT_FOLLOWING]
+    assert not [c for c in fit.caveats if c.code == NOT_FOLLOWING]
     arrays = {name: (recording[name].y + 20 * recording[name].y.std(), recording[name].u) for name in recording.names}
     later = cf.Recording.from_arrays(arrays, units=recording.units)
     jumped = fit.update(later.slice(800, 810))
-    assert [c.code for c in jumped.caveats].count(log_updates.NOT_FOLLOWING) == 1
-    assert "times further" in str(next(c for c in jumped.caveats if c.code == log_updates.NOT_FOLLOWING))
+    assert [c.code for c in jumped.caveats].count(NOT_FOLLOWING) == 1
+    assert "times further" in str(next(c for c in jumped.caveats if c.code == NOT_FOLLOWING))
 
 
 def test_another_time_step_is_refused():
@@ -345,7 +347,7 @@ def test_report_and_console_of_an_updated_fit(tmp_path):
 
 
 def test_rows_that_are_no_longer_kept_can_be_asked_about_with_their_recording(monkeypatch):
-    monkeypatch.setattr(log_updates, "KEPT", 100)
+    monkeypatch.setattr(network_model, "KEPT", 100)
     fit = grown(first(), recorded(1000), SHORT, SHORT + 100, 10)
     assert fit.server.rows == SHORT
     assert "the newest 500 are kept" in str(fit.status)

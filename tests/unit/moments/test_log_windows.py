@@ -11,7 +11,7 @@ import pytest
 from instruments import with_limits
 
 import counterflow as cf
-from counterflow.exchange.moments.private import SHARES
+from counterflow.exchange.moments import SHARES
 from counterflow.learning.log_moments import LogMoments, fitted, packed_covariance
 from counterflow.privacy import Ledger, ledger_path
 

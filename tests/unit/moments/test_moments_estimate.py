@@ -9,9 +9,12 @@ import pytest
 from tolerances import STANDARD_ERRORS
 
 import counterflow as cf
-from counterflow.exchange.moments.design import Design
-from counterflow.exchange.moments.unit import MomentUnit
-from counterflow.learning.impulse_basis import basis_of, correlations, laguerre_bank, memory_of, pole_bank, responses
+from counterflow.exchange.machines import ExchangeUnit
+from counterflow.exchange.registry import MOMENTS
+from counterflow.exchange.task import LocalTask, UnitData
+from counterflow.learning.impulse_basis import basis_of, correlations, memory_of, pole_bank, responses
+from counterflow.learning.log_moments import pole_system
+from counterflow.learning.moment_design import Design
 from counterflow.plant import excitation
 from counterflow.protocol import Basis, Request
 
@@ -20,17 +23,18 @@ ROWS = 400
 
 
 def design_of(plant, recording, known=None):
-    units = [MomentUnit(n, plant.local(n), recording[n].y, recording[n].u) for n in plant.names]
-    return Design(tuple(unit.outline() for unit in units), known), units
+    task = LocalTask("moments", {unit.name: unit.inputs for unit in plant.units})
+    own = [UnitData(recording[n].unit, recording[n].y, recording[n].u, plant.local(n)) for n in plant.names]
+    units = [ExchangeUnit(MOMENTS.what, task, each).step(Request(each.unit.name)) for each in own]
+    return Design(tuple(outline for _, (outline,) in units), known), [unit for unit, _ in units]
 
 
 def moments_of(design, units):
     out = {}
-    for unit, basis in zip(units, design.bases, strict=True):
-        width = len(unit.outline().observation)
+    for unit, outline, basis in zip(units, design.outlines, design.bases, strict=True):
+        width = len(outline.observation)
         asked = Basis(unit.unit, 0, 0.0, basis, np.zeros((0, width)), np.eye(width))
-        state, _ = unit.step(Request(unit.unit))
-        _, (message,) = state.step(asked)
+        _, (message,) = unit.step(asked)
         out[unit.unit] = message
     return out
 
@@ -83,16 +87,6 @@ def test_a_bank_holds_what_one_unit_does_to_another_to_first_order():
         H = np.array(H)
         left = H - bank @ np.linalg.lstsq(bank, H, rcond=None)[0]
         assert np.abs(left).max() < 1e-10 * np.abs(H).max()
-
-
-def test_laguerre_functions_are_those_of_their_transfer_functions():
-    pole, count = 0.6, 5
-    bank = laguerre_bank(pole, count, 400)
-    z = np.exp(1j * np.linspace(0.1, 3.0, 20))
-    for j in range(count):
-        wanted = np.sqrt(1 - pole**2) / (z - pole) * ((1 - pole * z) / (z - pole)) ** j
-        found = (bank[:, j] * z[:, None] ** -(np.arange(400) + 1)).sum(axis=1)
-        assert np.allclose(found, wanted, atol=1e-10)
 
 
 def test_a_basis_is_orthonormal_but_for_rows_that_are_held_back():
@@ -244,3 +238,15 @@ def test_inputs_that_did_not_happen_are_told_as_a_misfit() -> None:
     false = cf.Recording.from_arrays(arrays, units=recording.units)
     found = cf.fit(false, plant.locals(), method="moments")
     assert {"undetermined", "moments-misfit"} <= {caveat.code for caveat in found.caveats}
+
+
+def test_functions_of_a_bank_are_those_of_their_transfer_functions():
+    poles = (0.0, 0.6, 0.6, 0.9)
+    F, b = pole_system(poles)
+    z = np.exp(1j * np.linspace(0.1, 3.0, 20))
+    found = np.stack([np.linalg.solve(each * np.eye(len(poles)) - F, b) for each in z], axis=1)
+    wanted, passed = [], np.ones(len(z), complex)
+    for pole in poles:
+        wanted.append(np.sqrt(1 - pole**2) / (z - pole) * passed)
+        passed = passed * (1 - pole * z) / (z - pole)
+    assert np.allclose(found, wanted, atol=1e-10)

@@ -16,7 +16,7 @@ from published_replay import attack
 from scipy import stats
 
 import counterflow as cf
-from counterflow.exchange.sufficient import private
+from counterflow.exchange import rows as private
 from counterflow.filtering import compress
 from counterflow.fits.leakage import Transcript
 from counterflow.privacy import Cost, gaussian_delta, gaussian_mu, gaussian_release, total_epsilon
@@ -135,7 +135,7 @@ def test_membership_when_the_clip_is_found_from_the_record(monkeypatch, other):
                 message, release = message_of(measurements(signs), privacy)
                 at = private.foreseen(MODEL, compress(MODEL.C, MODEL.R).observation, np.zeros((40, 1)))
                 back = np.linalg.inv(at.W)
-                variance = release.sigma**2 + private.grid_of(release.sigma) ** 2 / 12
+                variance = release.variance
                 root = np.linalg.cholesky(np.eye(2) + variance * back @ back.T)
                 row = at.W @ root @ message.numbers[17]
                 direction = at.W @ compress(MODEL.C, MODEL.R).observation @ [1.0, -0.4]

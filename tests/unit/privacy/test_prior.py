@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import counterflow as cf
-from counterflow.exchange.sufficient.server import share
-from counterflow.exchange.sufficient.unit import sufficient_message
+from counterflow.exchange.compression import sufficient_message
+from counterflow.learning.likelihood import SharedRecord
 from counterflow.learning.optimiser import maximum_likelihood
 from counterflow.learning.parameters import Parameters
 from counterflow.learning.prior import STRENGTH, faint_couplings, weak_prior
@@ -25,7 +25,8 @@ MODELS = PLANT.locals()
 
 def record_of(plant: cf.Plant = PLANT, recording: cf.Recording = RECORDING, fog: float = 0.0):
     """Messages with unit noise, seen through so much fog: C̃ and the signal are that much smaller."""
-    record = share([sufficient_message(n, plant.local(n), recording[n].y, recording[n].u) for n in plant.names])
+    messages = [sufficient_message(n, plant.local(n), recording[n].y, recording[n].u) for n in plant.names]
+    record = SharedRecord.from_messages(messages)
     noise = fog * np.random.default_rng(5).standard_normal(record.values.shape)
     scale = 1 / np.sqrt(1 + fog**2)
     return replace(record, values=(record.values + noise) * scale, observation=record.observation * scale)

@@ -11,17 +11,11 @@ import numpy as np
 import pytest
 
 import counterflow as cf
-from counterflow.exchange.sufficient.private import (
-    SHARE,
-    clipped_rows,
-    foreseen,
-    most_numbers,
-    private_radius,
-    privatised,
-)
-from counterflow.exchange.sufficient.unit import sufficient_message
+from counterflow.exchange.compression import sufficient_message
+from counterflow.exchange.rows import OUTSIDE, SHARE, foreseen, most_numbers, privatised
 from counterflow.learning.clipping import nothing
 from counterflow.privacy import Cost, gaussian_epsilon, total_epsilon
+from counterflow.privacy.clipping import clipped_rows, private_radius
 from counterflow.protocol import Sufficient
 
 by_rows = partial(cf.Privacy, release="rows")  # what these tests are about
@@ -119,7 +113,7 @@ def test_a_share_of_the_budget_finds_the_clip() -> None:
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
 def test_the_radius_follows_the_rows(scale: float) -> None:
     rows = scale * np.random.default_rng(1).standard_normal((20_000, 2))
-    found = private_radius(rows, 0.3, by_rows(1.0, 1e-6, seed=1), "boiler")
+    found = private_radius(rows, 0.3, by_rows(1.0, 1e-6, seed=1), "boiler", outside=OUTSIDE)
     length = np.linalg.norm(rows, axis=1)
     assert (length > found).mean() < 0.02 or scale < 1e-2
     assert found < max(2 * length.max(), 0.36)

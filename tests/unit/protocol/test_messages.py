@@ -39,8 +39,7 @@ from counterflow.protocol import (
     encode,
     encoded_size,
 )
-from counterflow.protocol.message import schema
-from counterflow.protocol.messages import KINDS
+from counterflow.protocol.message import KINDS, schema
 
 EXACT = (np.zeros((1, 2)), np.array([[0.0, 3.0]]))  # one pattern, of three rows in which nothing is missing
 
@@ -184,7 +183,7 @@ def test_patterns_of_presence_survive_the_wire_in_few_bytes(kinds, rows):
     labels[ranks[labels] == 0] = 0
     numbers = np.where(np.arange(3) < ranks[labels][:, None], rng.standard_normal((rows, 3)), np.nan)
     own = np.eye(3), np.ones((3, 1)), np.eye(3)
-    message = decode(encode(Sufficient.of("boiler", own, observations, labels, numbers, np.ones((rows, 1)))))
+    message = decode(encode(Sufficient.from_rows("boiler", own, observations, labels, numbers, np.ones((rows, 1)))))
     assert np.array_equal(message.labels, labels)
     assert np.array_equal(message.numbers, numbers, equal_nan=True)
     assert np.array_equal(message.patterns[-1][: ranks[-1]], observations[-1])

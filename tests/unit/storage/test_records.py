@@ -19,7 +19,7 @@ from counterflow.caveats import Caveat
 from counterflow.errors import ModelError, StorageError
 from counterflow.fits import engine
 from counterflow.plant import Channel, Unit
-from counterflow.protocol.messages import KINDS as MESSAGES
+from counterflow.protocol.message import KINDS as MESSAGES
 from counterflow.records import DEEPEST, describe, kinds_of, restore, strict_json
 
 

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 import counterflow as cf
-from counterflow.exchange.sufficient.server import share
-from counterflow.exchange.sufficient.unit import sufficient_message
+from counterflow.exchange.compression import sufficient_message
 from counterflow.learning.influence import _benjamini_hochberg
-from counterflow.learning.online import Predictor, remember, update
+from counterflow.learning.likelihood import SharedRecord
+from counterflow.learning.online import remember, update
 from counterflow.learning.optimiser import least_squares_start
+from counterflow.learning.predictor import Predictor
 from counterflow.plant import excitation
 
 
@@ -21,7 +22,8 @@ def error_of_B(found, plant):
 
 
 def shared_of(plant, recording):
-    return share([sufficient_message(n, plant.local(n), recording[n].y, recording[n].u) for n in plant.names])
+    messages = [sufficient_message(n, plant.local(n), recording[n].y, recording[n].u) for n in plant.names]
+    return SharedRecord.from_messages(messages)
 
 
 @pytest.mark.parametrize("pole", [0.0, 0.9], ids=["white", "AR(0.9)"])

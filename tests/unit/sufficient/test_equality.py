@@ -9,13 +9,12 @@ from information_twins import differenced_information
 from tolerances import EXACT, ITERATIVE, LONG
 
 import counterflow as cf
-from counterflow.exchange.sufficient.server import share
-from counterflow.exchange.sufficient.unit import sufficient_message
+from counterflow.exchange.compression import sufficient_message
 from counterflow.exchange.task import UnitData
 from counterflow.filtering import kalman_filter
 from counterflow.fits.references import pool
 from counterflow.learning.information import settled_information
-from counterflow.learning.likelihood import evaluate
+from counterflow.learning.likelihood import SharedRecord, evaluate
 from counterflow.learning.optimiser import maximum_likelihood
 from counterflow.learning.parameters import Parameters
 from counterflow.plant import excitation
@@ -29,7 +28,8 @@ def pooled(plant, recording):
 
 
 def shared_of(plant, recording):
-    return share([sufficient_message(n, plant.local(n), recording[n].y, recording[n].u) for n in plant.names])
+    messages = [sufficient_message(n, plant.local(n), recording[n].y, recording[n].u) for n in plant.names]
+    return SharedRecord.from_messages(messages)
 
 
 def odd_plant() -> cf.Plant:
@@ -249,7 +249,8 @@ def test_zero_coupling_is_independent_filters():
     together = record.filter(plant.A, plant.B, plant.Q).log_likelihood
     alone = 0.0
     for name in plant.names:
-        single = share([sufficient_message(name, plant.local(name), recording[name].y, recording[name].u)])
+        messages = [sufficient_message(name, plant.local(name), recording[name].y, recording[name].u)]
+        single = SharedRecord.from_messages(messages)
         alone += single.filter(single.A_local, single.B_local, single.Q_local).log_likelihood
     assert together == pytest.approx(alone, rel=EXACT)
 

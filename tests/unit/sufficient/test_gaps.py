@@ -10,13 +10,12 @@ from information_twins import dense_information, dense_posterior, differenced_in
 from tolerances import ITERATIVE, LONG, STANDARD_ERRORS
 
 import counterflow as cf
-from counterflow.exchange.sufficient.server import share
-from counterflow.exchange.sufficient.unit import sufficient_message
+from counterflow.exchange.compression import sufficient_message
 from counterflow.exchange.task import UnitData
 from counterflow.filtering import rts_smoother
 from counterflow.fits.references import pool
 from counterflow.learning import sensitivities
-from counterflow.learning.likelihood import evaluate
+from counterflow.learning.likelihood import SharedRecord, evaluate
 from counterflow.learning.optimiser import least_squares_start, maximum_likelihood
 from counterflow.learning.parameters import Parameters
 from counterflow.learning.sensitivities import varying_information
@@ -69,7 +68,8 @@ def with_gaps(plant, recording, kind, seed=0):
 
 
 def shared_of(plant, recording):
-    return share([sufficient_message(n, plant.local(n), recording[n].y, recording[n].u) for n in plant.names])
+    messages = [sufficient_message(n, plant.local(n), recording[n].y, recording[n].u) for n in plant.names]
+    return SharedRecord.from_messages(messages)
 
 
 def pooled(plant, recording):

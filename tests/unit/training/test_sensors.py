@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import counterflow as cf
-from counterflow.exchange.logs.options import LogOptions
-from counterflow.exchange.sufficient.options import LikelihoodOptions
+from counterflow.exchange.log_rows import LogOptions
+from counterflow.exchange.rows import LikelihoodOptions
 from counterflow.federation import Job
 from counterflow.report import compose, render
 

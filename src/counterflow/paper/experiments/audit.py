@@ -11,12 +11,12 @@ import numpy as np
 
 from counterflow.arrays import FloatArray
 from counterflow.exchange.estimators import KalmanEstimator
-from counterflow.exchange.sufficient.private import clipped_rows
 from counterflow.fits.training import fit
 from counterflow.paper.augmented import AugmentedModel, ClientData
 from counterflow.plant import Plant, Recording
 from counterflow.privacy import Privacy
 from counterflow.privacy.accounting import gaussian_epsilon
+from counterflow.privacy.clipping import clipped_rows
 from counterflow.protocol import Message, PerturbedStates, StateGradients
 
 
