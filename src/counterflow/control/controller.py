@@ -133,7 +133,7 @@ def learned_loop(loop: Loop, record: LoopRecord) -> Controller | None:
         law = as_law(loop.law)
         fit = law.judged(record)
         return Controller.from_fit(loop if fit.law is law else replace(loop, law=fit.law), False, fit, record)
-    fits = (kind.learned(record) for kind in LAWS)
+    fits = (kind.learned(record) for kind in reversed(LAWS))
     found = next((fit for fit in fits if fit is not None), None)
     return None if found is None else Controller.from_fit(replace(loop, law=found.law), True, found, record)
 

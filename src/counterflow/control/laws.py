@@ -1,6 +1,6 @@
 """The laws that this product knows, and laws read from a file or as somebody writes them.
 
-A new law is a module beside this one and a place in ``LAWS``: in the order in which they are tried on a log.
+A new law is a module beside this one and a place in ``LAWS``. On a log, later ones are tried first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from counterflow.control.relay import Relay
 from counterflow.control.schedule import Schedule
 from counterflow.errors import ModelError
 
-LAWS: tuple[type[ControlLaw], ...] = (Relay, PID, Ratio, Schedule, Manual)
+LAWS: tuple[type[ControlLaw], ...] = (PID, Relay, Ratio, Schedule, Manual)
 WRITTEN: dict[str, type[Any]] = {law.kind: law for law in LAWS}
 STORED: dict[str, type[Any]] = {**WRITTEN, CustomLaw.kind: CustomLaw}
 
