@@ -136,7 +136,7 @@ def innovations() -> list[str]:
         later, middle = plant.replace(A=A, B=B), plant.replace(A=(A + plant.A) / 2, B=(B + plant.B) / 2)
         found = []
         for seed in range(10 if QUICK else 40):
-            first, states = simulate(plant, STEPS // 2, rng=seed, return_states=True)
+            first, states = simulate(plant, STEPS // 2, rng=seed)
             second = later.simulate(STEPS // 2, rng=1000 + seed, initial_state=states[-1])
             found.append(drift_checks(material_of(joined(first, second), middle))[1])
         truth = 2 * abs(factor - 1) / (1 + factor)

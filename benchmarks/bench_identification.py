@@ -28,7 +28,8 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import machine  # noqa: E402
 
-from counterflow.identification import lagged_gram, subspace, subspaces  # noqa: E402
+from counterflow.identification import lagged_gram  # noqa: E402
+from counterflow.paper.subspace import subspace, subspaces  # noqa: E402
 from counterflow.recurrence import linear_recurrence  # noqa: E402
 
 T, D, U, ORDER = 10_000, 16, 4, 8

@@ -27,7 +27,7 @@ if job == "one unit":
 before = time.perf_counter()
 if job == "inspect":
     found = data.inspect(path)
-    rows = found.rows
+    rows = found.table.rows
 elif job == "resample":
     recording, _ = data.read_logs(path, units, dt=60.0)
     rows = recording.rows

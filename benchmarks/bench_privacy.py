@@ -28,7 +28,7 @@ import machine
 import numpy as np
 
 import counterflow as cf
-from counterflow.cli.privacy_plan import Task, expected_errors_of_logs
+from counterflow.cli.privacy_plan import Task, expected_errors
 from counterflow.exchange.compression import sufficient_message
 from counterflow.plant import excitation
 
@@ -244,7 +244,7 @@ def foretold_logs(job: tuple[int, int]) -> list[float]:
     seed, steps = job
     plant = plant_of(seed)
     task = Task(plant, {}, excitation.white(plant, steps, 2_000 + seed), from_logs=True)
-    found = expected_errors_of_logs(task, [cf.Privacy(e, DELTA, seed=1_000 + seed) for e in LOG_EPSILONS])
+    found = expected_errors(task, [cf.Privacy(e, DELTA, seed=1_000 + seed) for e in LOG_EPSILONS])
     return [each.error for each in found]
 
 

@@ -10,21 +10,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+from loopback import Federation
 from tolerances import EXACT
 
 import counterflow as cf
 from counterflow.exchange.task import UnitData
-from counterflow.federation.audit import FILE, Audit
+from counterflow.federation.asking import RemoteServer
+from counterflow.federation.audit import FILE, SITE, Audit
 from counterflow.federation.description import Description
-from counterflow.federation.file_store import FileStore
+from counterflow.federation.desk import PlantDesk
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
-from counterflow.federation.loopback import Federation
 from counterflow.federation.parts import questions_about, save_server, save_unit, saved_server, saved_unit
 from counterflow.federation.policy import Policy
-from counterflow.federation.question_box import PlantQuestions, QuestionBox, RemoteServer
+from counterflow.federation.question_box import QuestionBox
 from counterflow.federation.question_service import QuestionService
 from counterflow.sealed_file import write_json
+from counterflow.sealed_log import FileLogs
 
 UNITS = ("boiler", "turbine", "pump")
 PLANT = cf.random_plant(units=UNITS, rng=3)
@@ -54,8 +56,8 @@ class Asking:
 
     def empty(self) -> bool:
         """Whether the box holds nothing at all."""
-        with FileStore(self.home / self.unit / FILE) as store:
-            return not list(store.rows("questions"))
+        with FileLogs(self.home / self.unit / FILE, SITE) as logs:
+            return not list(logs.rows("questions"))
 
     def say(self, unit: str, text: str) -> None:
         """Another plant says who may ask about it."""
@@ -66,12 +68,12 @@ class Asking:
     def service(self) -> QuestionService:
         return QuestionService(self.home, self.standing, saved_server(self.home, self.job.id)[1], self.audits[0])
 
-    def plant(self) -> PlantQuestions:
+    def plant(self) -> PlantDesk:
         def renewed() -> Guard:
             return Guard(own, Description.of(self.asker), Policy.read(self.policy_file), self.audits[1])
 
         own = self.standing.part_for(self.unit)
-        return PlantQuestions(self.box, own, renewed, self.policy_file)
+        return PlantDesk(self.box, own, renewed, self.policy_file)
 
     def remote(self, patience: float = 20.0) -> RemoteServer:
         saved = saved_unit(self.home / self.unit, self.unit)

@@ -11,20 +11,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+from loopback import Federation
 
 import counterflow as cf
-from counterflow.control.laws import LawInput
+from counterflow.control import LawInput
 from counterflow.errors import CounterflowError
+from counterflow.federation.asking import PlantView
 from counterflow.federation.audit import FILE, Audit
+from counterflow.federation.desk import PlantDesk
 from counterflow.federation.job import Job
-from counterflow.federation.loopback import Federation
 from counterflow.federation.parts import questions_about, save_server, save_unit, saved_server
-from counterflow.federation.plant_view import PlantView
 from counterflow.federation.policy import Policy
-from counterflow.federation.question_box import PlantQuestions
 from counterflow.federation.question_service import QuestionService
-from counterflow.federation.reactions import Carry, Unanswered
 from counterflow.federation.refusal import Refusal
+from counterflow.federation.rounds import Carry, Unanswered
 from counterflow.federation.sites.site import PlantSite
 
 ROWS = 600
@@ -109,13 +109,15 @@ class Machines:
         path.write_text(f'unit = "{unit}"\n{text}\n[privacy]\ndemanded = false\n', encoding="utf-8")
         os.utime(path, ns=(time.time_ns(), time.time_ns()))
 
-    def plant(self, unit: str) -> PlantQuestions:
+    def plant(self, unit: str) -> PlantDesk:
         job = Job.from_text(self.standing.part_for(unit).to_text())
-        return self.sites[unit].questions(job, self.audits[unit], self.own[unit])
+        found = self.sites[unit].party(job)
+        assert isinstance(found, PlantDesk)
+        return found
 
     def _carried(self, unit: str, data: bytes, patience: float) -> bytes:
         try:
-            ((_, reply),) = self.plants[unit].react([(0, data)])
+            ((_, reply),) = self.plants[unit].exchange([(0, data)], 0.0)
         except CounterflowError as error:
             raise Unanswered(Refusal.of(error, {})) from error
         self.trials.append((unit, data, reply))
@@ -149,5 +151,5 @@ class Machines:
             each.result()
 
     def close(self) -> None:
-        for audit in (self.coordinator, *self.audits.values()):
-            audit.close()
+        for each in (self.coordinator, *self.audits.values(), *self.plants.values()):
+            each.close()

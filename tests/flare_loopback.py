@@ -17,11 +17,10 @@ from typing import Any
 
 import counterflow as cf
 from counterflow.federation.coordinator_session import CoordinatorSession
-from counterflow.federation.flare import jobs, kit, processes
+from counterflow.federation.flare import authority, jobs, kit, processes
 from counterflow.federation.flare.following import follow
 from counterflow.federation.flare.operator import Operator
 from counterflow.federation.job import Job
-from counterflow.federation.sites import certificates
 from counterflow.federation.sites.certificates import Participant
 from counterflow.federation.sites.site import CoordinatorSite
 
@@ -65,7 +64,7 @@ class Loopback:
             *(Participant(unit, "plant", f"{unit}_works") for unit in self.units),
         ]
         folders = {self.root / who.name: who for who in parties}
-        _, kits = certificates.establish(self.root / "coordinator", "loopback", "localhost", port, folders)
+        _, kits = authority.establish(self.root / "coordinator", "loopback", "localhost", port, folders)
         self.kits.update(kits)
         kit.harden(self.kits["localhost"], self.root / "localhost" / "home")
         for unit in self.units:

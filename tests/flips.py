@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from loopback import Federation
+
 import counterflow as cf
 from counterflow.errors import CounterflowError
 from counterflow.exchange.task import UnitData
-from counterflow.federation.audit import FILE, Audit
-from counterflow.federation.file_store import FileStore
+from counterflow.federation.audit import FILE, SITE, Audit
 from counterflow.federation.job import Job
-from counterflow.federation.loopback import Federation
 from counterflow.federation.parts import save_server, save_unit, saved_server, saved_unit
 from counterflow.federation.policy import Policy
 from counterflow.federation.question_box import QuestionBox
@@ -31,10 +31,11 @@ from counterflow.federation.sites import keys, letters, members, party
 from counterflow.federation.sites.coordinator_folder import CoordinatorFolder, Plant
 from counterflow.federation.sites.letters import Card
 from counterflow.federation.sites.site import CoordinatorSite, PlantSite
-from counterflow.federation.store import LOGS, Entry
+from counterflow.federation.turns import SESSION
 from counterflow.plant.model_file import load_model, save_model
 from counterflow.privacy import Cost, Ledger
 from counterflow.protocol import Terms, encode
+from counterflow.sealed_log import Entry, FileLogs
 
 UNITS = ("boiler", "turbine")
 CREATED = "2026-01-01T00:00:00+00:00"
@@ -150,13 +151,14 @@ def _sessions(world: World, folder: Path) -> None:
 
 
 def _rows(path: Path, alone: bool) -> list[Any]:
-    with FileStore(path, alone=alone) as store:
-        return [(log, list(store.rows(log))) for log in LOGS]
+    schema = SESSION if alone else SITE
+    with FileLogs(path, schema, alone=alone) as logs:
+        return [(log, list(logs.rows(log))) for log in schema.logs]
 
 
 def _snapshot(world: World, folder: Path) -> None:
     work = folder.with_name("work")
-    with FileStore(work / "session.db", alone=True) as store:
+    with FileLogs(work / "session.db", SESSION, alone=True) as store:
         for k in range(3):
             store.append("turns", Entry("turn", {"k": k}, [b"message" * 50]))
         store.begin_anew("turns", [Entry("snapshot", {"fields": 1}, [b"state" * 100, b"numbers"])])
@@ -239,7 +241,7 @@ def _coordinator(world: World, folder: Path) -> None:
     members.write(folder / members.FILE, {unit: ["SHA256:" + "AB:" * 31 + "AB"] for unit in UNITS})
     (folder / "plants").mkdir()
     Plant(_card(world), "SHA256:AA", "SHA256:BB", CREATED, CREATED).write(folder / "plants" / "boiler.json")
-    party.write(folder, party.COORDINATOR, "works", "SHA256:AA", "localhost", 8102, "o@w", "server", "operator", 600)
+    made.write()
     CoordinatorSite(folder).write_state("fit-1", state="finished", run="r", exchanges=12, bytes_up=100, reason="")
 
 

@@ -14,8 +14,7 @@ from matplotlib.figure import Figure
 
 from counterflow import fit
 from counterflow.cli import demo_plant
-from counterflow.cli.demo import HELD, HORIZON, QUESTIONS, with_incident
-from counterflow.cli.demo_linear import PooledLinear
+from counterflow.cli.demo import HELD, HORIZON, QUESTIONS, PooledLinear, with_incident
 
 HERE = Path(__file__).parent
 INK, MUTED, GRID, SHADE = "#1c2126", "#59636e", "#dcdcd5", "#f1eee4"

@@ -32,81 +32,28 @@ VERDICTS: dict[Verdict, str] = {  # what a verdict says of an answer
     CLEAR: "nothing that was checked speaks against it",
 }
 ORDER: tuple[Weight, ...] = (FAILS, CAUTION, CHOICE)  # from heavy to light
-WEIGHTS: dict[str, Weight] = {  # by code; of others see ``weight_of``
-    # do not act on the answer before this is mended
-    "audit-behind": FAILS,
-    "audit-lost": FAILS,
-    "drowned-by-noise": FAILS,
-    "ledger-behind": FAILS,
-    "ledger-lost": FAILS,
-    "noise-grew": FAILS,
-    "not-converged": FAILS,
-    "published-method": FAILS,
-    "stability-bound": FAILS,
-    # usable, with this in mind
-    "absurd-reading": CAUTION,
-    "alignment-unsure": CAUTION,
-    "band-without-couplings": CAUTION,
-    "clipped-rows": CAUTION,
-    "closed-units": CAUTION,
-    "controllers-held": CAUTION,
-    "controllers-switch": CAUTION,
-    "curvature-limited": CAUTION,
-    "doubtful-answer": CAUTION,
-    "earlier-ledger": CAUTION,
-    "effect-not-found": CAUTION,
-    "exact-release": CAUTION,
-    "extrapolation": CAUTION,
-    "inputs-react": CAUTION,
-    "inputs-repeated": CAUTION,
-    "law-not-known": CAUTION,
-    "law-not-pi": CAUTION,
-    "leaving-limits": CAUTION,
-    "moments-misfit": CAUTION,
-    "no-interval": CAUTION,
-    "regime-changed": CAUTION,
-    "reservation-open": CAUTION,
-    "rows-left-out": CAUTION,
-    "rows-may-not-follow": CAUTION,
-    "sensor-quantised": CAUTION,
-    "sensor-saturated": CAUTION,
-    "sensor-spikes": CAUTION,
-    "sensor-stuck": CAUTION,
-    "silent-channels": CAUTION,
-    "simulated-noise": CAUTION,
-    "slow-mode": CAUTION,
-    "undetermined": CAUTION,
-    "weak-channels": CAUTION,
-    "wild-readings": CAUTION,
-    # how the fit was made, or what was asked: nothing is wrong
-    "controllers-reacting": CHOICE,
-    "copied-channels": CHOICE,
-    "drift-followed": CHOICE,
-    "exact-message": CHOICE,
-    "input-alignment": CHOICE,
-    "law-learned": CHOICE,
-    "law-supposed": CHOICE,
-    "model-form": CHOICE,
-    "moments": CHOICE,
-    "private": CHOICE,
-    "readings-missing": CHOICE,
-    "responses-followed": CHOICE,
-    "rows-thinned": CHOICE,
-    "sensor-held": CHOICE,
-}
-_OF_CHECKS = re.compile(r"check-[a-z0-9-]+-(fail|caution)")
+# by code; all others are usable, with them in mind
+_FAILING = frozenset({
+    "audit-behind", "audit-lost", "drowned-by-noise", "ledger-behind", "ledger-lost", "noise-grew", "not-converged",
+    "published-method", "stability-bound",
+})  # fmt: skip
+_CHOSEN = frozenset({  # how the fit was made, or what was asked: nothing is wrong
+    "controllers-reacting", "copied-channels", "drift-followed", "exact-message", "input-alignment", "law-learned",
+    "law-supposed", "model-form", "moments", "private", "readings-missing", "responses-followed", "rows-thinned",
+    "sensor-held",
+})  # fmt: skip
+_FAILED_CHECK = re.compile(r"check-[a-z0-9-]+-fail")
 
 
 def weight_of(code: str) -> Weight:
-    """How much a caveat of this code weighs; one that is not known here, from a newer version, asks for caution.
+    """How much a caveat of this code weighs; one that is not listed here, such as of a newer version, asks for caution.
 
     >>> weight_of("check-whiteness-fail"), weight_of("check-feedback-caution"), weight_of("model-form")
     ('fails', 'caution', 'choice')
     """
-    of_check = _OF_CHECKS.fullmatch(code)
-    if of_check is not None and of_check[1] == "fail":
+    if code in _FAILING or _FAILED_CHECK.fullmatch(code):
         return FAILS
-    return WEIGHTS.get(code, CAUTION)
+    return CHOICE if code in _CHOSEN else CAUTION
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,12 @@ Everything is escaped, because names come from other parties; pages refer to not
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Protocol
-
-import numpy as np
 
 from counterflow.errors import CounterflowError
 from counterflow.printable import shown
@@ -115,6 +114,8 @@ def picture(draw: Callable[[], Figure], label: str) -> str:
 
 def sparklines(columns: Sequence[tuple[str, NDArray[Any]]], width: int = 420, height: int = 26) -> str:
     """Small lines below each other, one a name; they are broken where values are missing."""
+    import numpy as np
+
     parts = []
     for k, (name, values) in enumerate(columns):
         step = max(1, len(values) // _POINTS)
@@ -137,16 +138,15 @@ def sparklines(columns: Sequence[tuple[str, NDArray[Any]]], width: int = 420, he
 def arrows(names: Sequence[str], pairs: Sequence[tuple[str, str]]) -> str:
     """Names on a circle, and an arrow for every (cause, effect)."""
     radius, wide, high = 70.0, 380, 200
-    turn = 2 * np.pi * np.arange(len(names)) / max(len(names), 1) - np.pi / 2
-    place = {
-        name: (wide / 2 + 1.6 * radius * float(np.cos(a)), high / 2 + radius * float(np.sin(a)))
-        for name, a in zip(names, turn, strict=True)
-    }
+    place = {}
+    for k, name in enumerate(names):
+        turn = 2 * math.pi * k / len(names) - math.pi / 2
+        place[name] = wide / 2 + 1.6 * radius * math.cos(turn), high / 2 + radius * math.sin(turn)
     parts = ['<defs><marker id="tip" markerWidth="8" markerHeight="8" refX="7" refY="3" orient="auto">'
              '<path d="M0,0 L7,3 L0,6 z" fill="#0072B2"/></marker></defs>']  # fmt: skip
     for cause, effect in pairs:
         (x1, y1), (x2, y2) = place[cause], place[effect]
-        length = max(float(np.hypot(x2 - x1, y2 - y1)), 1.0)
+        length = max(math.hypot(x2 - x1, y2 - y1), 1.0)
         cut, aside = 16 / length, 4 / length  # arrows that go both ways lie beside each other
         dx, dy = x2 - x1, y2 - y1
         ends = [f"{v:.1f}" for v in (x1 + cut * dx - aside * dy, y1 + cut * dy + aside * dx,

@@ -56,6 +56,17 @@ def percent(level: float) -> str:
     return f"{100 * level:.6g} %"
 
 
+def share(value: float, digits: int | None = None) -> str:
+    """A share of one, in per cent: what is off by more than all of it is not told as a number.
+
+    >>> share(0.0312), share(0.5, 0), share(7.4)
+    ('3.12 %', '50 %', 'over 100 %')
+    """
+    if not math.isfinite(value):
+        return "–"
+    return "over 100 %" if value > 1 else f"{number(100 * value, digits)} %"
+
+
 def span(steps: int, dt: float) -> str:
     """A number of steps, with the time they take where a step is not one second (or nobody said how long it is)."""
     text = f"{steps} step" + ("" if steps == 1 else "s")

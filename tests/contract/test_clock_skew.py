@@ -44,7 +44,7 @@ class Jumping(datetime):
 
 @pytest.mark.parametrize("case", ["sufficient private", "penalty gradient"])
 def test_clocks_that_jump_by_days_change_nothing(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("counterflow.database.SYNCHRONOUS", "OFF")
+    monkeypatch.setattr("counterflow.sealed_log.schema.SYNCHRONOUS", "OFF")
     monkeypatch.setattr("counterflow.federation.audit.datetime", Jumping)
     before = Jumping.calls
     agree(run(tmp_path, job_of(case), lose_all), case)

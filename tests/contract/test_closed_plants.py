@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from loopback import Federation
 
 import counterflow as cf
 from counterflow.exchange.task import UnitData
 from counterflow.federation.flare import jobs
 from counterflow.federation.job import Job
-from counterflow.federation.loopback import Federation
 from counterflow.federation.parts import questions_about
 from counterflow.federation.policy import Policy
 from counterflow.federation.question_service import QuestionService

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from loopback import fit_over_sessions
 from tolerances import EXACT
 
 import counterflow as cf
-from counterflow.federation import Job, Policy, fit_over_sessions
+from counterflow.federation import Job, Policy
 from counterflow.questions.asking import UnitView
 
 PLANT = cf.random_plant(units=["boiler", "turbine", "pump"], rng=3)

@@ -14,13 +14,15 @@ from asking_plant import OPEN, PLANT, RECORDING, TURBINE, UNITS, Asking, fitted,
 
 import counterflow as cf
 from counterflow.errors import DataError, PrivacyError, ProtocolError, StorageError, UnidentifiedError, UnknownNameError
+from counterflow.federation.asking import RemoteServer
+from counterflow.federation.audit import SITE
 from counterflow.federation.job import Job
 from counterflow.federation.parts import saved_server, saved_unit
-from counterflow.federation.question_box import LIFETIME, QuestionBox, RemoteServer
+from counterflow.federation.question_box import LIFETIME, QuestionBox
 from counterflow.federation.question_service import QuestionService
-from counterflow.federation.store import MemoryStore
 from counterflow.protocol import Answer, Ask, Change, Refused, Terms, decode, encode
 from counterflow.questions.asking import UnitView
+from counterflow.sealed_log import MemoryLogs
 
 
 @pytest.fixture(scope="module")
@@ -280,7 +282,7 @@ def test_a_question_about_one_fit_is_not_answered_from_another(asking: Asking) -
 
 
 def test_old_questions_are_thrown_away_and_a_full_box_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = MemoryStore()
+    store = MemoryLogs(SITE)
     box, now = QuestionBox(store), time.time()
     old = box.put([b"x"])
     with monkeypatch.context() as patch:
@@ -289,7 +291,7 @@ def test_old_questions_are_thrown_away_and_a_full_box_says_so(tmp_path: Path, mo
         box.settle(old, [b"too late"])
         box.put([b"y"])
         assert [row.pieces for row in store.rows("questions")] == [(b"y",)]
-    box = QuestionBox(MemoryStore())
+    box = QuestionBox(MemoryLogs(SITE))
     monkeypatch.setattr("counterflow.federation.question_box.MOST", 2)
     box.put([b"1"])
     box.put([b"2"])
@@ -344,7 +346,7 @@ def test_a_member_puts_so_many_questions_a_minute(asking: Asking) -> None:
 
 def test_a_refusal_keeps_its_code(asking: Asking) -> None:
     """From the coordinator to whoever asks at the plant."""
-    box = QuestionBox(MemoryStore())
+    box = QuestionBox(MemoryLogs(SITE))
     remote = RemoteServer(asking.job, box, 600, 2, patience=1.0)
     with ThreadPoolExecutor(1) as pool:
         waits = pool.submit(remote.ask, [], Ask("turbine", "forecast", 0, 3))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -15,11 +16,12 @@ from closed_plant import OPEN, TURBINE_LAW, Machines, plant, recording
 
 import counterflow as cf
 from counterflow.errors import DataError, PrivacyError, ProtocolError, UnstableError
+from counterflow.federation.guard import Answered
 from counterflow.federation.job import Job
 from counterflow.federation.parts import saved_unit
 from counterflow.federation.policy import Policy
-from counterflow.federation.reactions import Rounds, Unanswered
-from counterflow.protocol import Answer, Reaction, Terms, Trial, decode, encode
+from counterflow.federation.rounds import Rounds, Unanswered
+from counterflow.protocol import Ask, Reaction, Terms, Trial, decode, encode
 from counterflow.questions.counterfactual import AskCounterfactual
 from counterflow.questions.effect import AskEffect
 
@@ -148,7 +150,7 @@ def test_by_default_controllers_do_not_answer_and_the_answer_says_so(made: Machi
     assert len(left(made, "boiler")) == before
     trial = next(sent for unit, sent, _ in made.trials if unit == "boiler")
     with pytest.raises(PrivacyError, match=r"controllers\.react"):
-        made.plants["boiler"].react([(0, trial)])
+        made.plants["boiler"].exchange([(0, trial)], 0.0)
 
 
 def test_trials_are_so_many_a_day_and_last_over_a_restart(made: Machines) -> None:
@@ -164,11 +166,33 @@ def test_trials_are_so_many_a_day_and_last_over_a_restart(made: Machines) -> Non
     assert len(left(made, "boiler")) == known + 3
 
 
+def test_trials_at_once_are_counted_one_by_one(made: Machines) -> None:
+    ask(made)
+    trial = decode(next(sent for unit, sent, _ in made.trials[::-1] if unit == "boiler"))
+    assert isinstance(trial, Trial)
+    known = len(left(made, "boiler"))
+    made.allow("boiler", OPEN + f"trials_per_day = {known + 2}\n")
+    sent = [forged(trial, states=trial.states + 1e-3 * (k + 1)) for k in range(6)]
+    desks = [made.plant("boiler") for _ in sent]  # as in processes of their own
+
+    def answered(k: int) -> bool:
+        try:
+            return bool(desks[k].exchange([(0, sent[k])], 0.0))
+        except PrivacyError:
+            return False
+
+    with ThreadPoolExecutor(len(sent)) as pool:
+        assert sum(pool.map(answered, range(len(sent)))) == 2
+    assert len(left(made, "boiler")) == known + 2
+    for desk in desks:
+        desk.close()
+
+
 def test_the_same_trial_again_is_answered_alike_and_not_counted(made: Machines) -> None:
     ask(made)
     sent, said = next((sent, said) for unit, sent, said in made.trials[::-1] if unit == "boiler")
     before = len(left(made, "boiler"))
-    assert made.plants["boiler"].react([(5, sent)]) == [(5, said)]
+    assert made.plants["boiler"].exchange([(5, sent)], 0.0) == [(5, said)]
     assert len(left(made, "boiler")) == before
 
 
@@ -205,7 +229,7 @@ def test_after_a_private_fit_no_controller_answers(made: Machines, monkeypatch: 
     trial = next(sent for unit, sent, _ in made.trials if unit == "boiler")
     monkeypatch.setattr("counterflow.federation.sites.site.saved_unit", private)
     with pytest.raises(ProtocolError, match="no controllers"):
-        made.plant("boiler").react([(0, trial)])
+        made.plant("boiler").exchange([(0, trial)], 0.0)
 
 
 # ---- hostile parties
@@ -234,14 +258,14 @@ def test_a_hostile_coordinator_learns_nothing_from_trials_that_make_no_sense(mad
         "after the last row": forged(trial, past=True, row=10**6, rest=np.zeros((0, trial.states.shape[1]))),
         "a response longer than the trial": forged(trial, response=np.zeros((4 * rows, trial.states.shape[1]))),
         "a reaction": encode(Reaction("boiler", trial.row, K, trial.inputs)),
-        "an answer": encode(Answer("boiler", "effect", "", "", np.ones((1, 2)), np.zeros((0, 2)))),
+        "a question": encode(Ask("boiler", "effect", 0, 1)),
         "nonsense": b"CFLW" + sent[8:],
         "a byte more": sent + b"\0",
     }
     before, told = len(left(made, "boiler")), len(refused(made, "boiler"))
     for data in cases.values():
         with pytest.raises((ProtocolError, DataError)):
-            plants.react([(0, data)])
+            plants.exchange([(0, data)], 0.0)
     assert len(left(made, "boiler")) == before, "nothing has left"
     assert len(refused(made, "boiler")) == told + len(cases), "and all of it is written down"
 
@@ -251,14 +275,14 @@ def test_what_is_huge_stays_within_the_limits(made: Machines) -> None:
     ask(made)
     trial = decode(next(s for u, s, _ in made.trials[::-1] if u == "boiler"))
     assert isinstance(trial, Trial)
-    ((_, said),) = made.plants["boiler"].react([(0, forged(trial, states=trial.states + 1e6))])
+    ((_, said),) = made.plants["boiler"].exchange([(0, forged(trial, states=trial.states + 1e6))], 0.0)
     reaction = decode(said)
     assert isinstance(reaction, Reaction)
     assert np.abs(reaction.inputs[:, 1]).max() <= 3.0
     other, before = decode(next(s for u, s, _ in made.trials[::-1] if u == "turbine")), len(left(made, "turbine"))
     assert isinstance(other, Trial)
     with pytest.raises(ProtocolError, match="not finite"):  # its governor has no limits
-        made.plants["turbine"].react([(0, forged(other, states=np.full_like(other.states, 1.7e308)))])
+        made.plants["turbine"].exchange([(0, forged(other, states=np.full_like(other.states, 1.7e308)))], 0.0)
     assert len(left(made, "turbine")) == before
 
 
@@ -281,7 +305,7 @@ def test_the_guard_lets_nothing_else_out(made: Machines, change: Any) -> None:
     before = len(left(made, "boiler"))
     other = change(decode(sent), decode(said))
     with pytest.raises(ProtocolError):
-        made.plants["boiler"].guard.react(sent, encode(other), [1])
+        made.plants["boiler"].guard.send(encode(other), Answered(sent, [1]))
     assert len(left(made, "boiler")) == before
     assert not made.plants["boiler"].guard.has_left(encode(other)), "so FLARE's filter does not let it pass either"
 
@@ -379,4 +403,4 @@ def test_a_plant_supposes_other_laws_of_its_own_which_stay_at_home(both: tuple[M
     trial = decode(next(sent for unit, sent, _ in made.trials[::-1] if unit == "turbine"))
     forged = encode(replace(trial, supposed="0" * 16))
     with pytest.raises(ProtocolError, match="supposes other laws"):
-        made.plants["turbine"].react([(0, forged)])
+        made.plants["turbine"].exchange([(0, forged)], 0.0)

@@ -23,10 +23,9 @@ from counterflow.federation.parts import saved_unit
 from counterflow.federation.policy import Policy
 from counterflow.federation.question_gate import QuestionGate
 from counterflow.protocol import Ask
-from counterflow.questions import COMMANDS
 from counterflow.questions.asking import Questions, UnitView
 from counterflow.questions.question import Form, Request
-from counterflow.questions.registry import QUESTIONS, question
+from counterflow.questions.registry import COMMANDS, QUESTIONS, question
 
 CHANGE = {"boiler": {"u1": 0.5}}
 REQUESTS: dict[str, Request] = {
@@ -146,7 +145,11 @@ def test_the_same_in_the_console(kind: str, alone: cf.Fit, saved: Path) -> None:
         assert QUESTIONS[kind].tab in page.get("/api/seats/unit:turbine/plant").json()["questions"]
         for form in ("json", "csv", "html"):
             asked = {"question": {"kind": QUESTIONS[kind].tab, **PAGES[kind]}}
-            assert page.post(f"/api/seats/unit:turbine/export/{form}", json=asked).status_code == 200
+            file = page.post(f"/api/seats/unit:turbine/export/{form}", json=asked)
+            assert file.status_code == 200
+            assert form != "html" or "<table" in file.text or "<svg" in file.text
+        tables = [[table["title"], table["columns"]] for table in told.json()["tables"]]
+        assert tables == [[table.title, list(table.columns)] for table in wanted.tables()]
 
 
 def test_all_of_them_on_one_page(alone: cf.Fit) -> None:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import csv
-import json
 from pathlib import Path
 
 import pytest
 from check_plants import closed_loop, relay, tank_plant
-from typer.testing import CliRunner
+from command_line import answer, refused, run
 
 import counterflow as cf
 from counterflow.checks.kinds import KINDS, SOMETIMES
-from counterflow.cli import app
 from counterflow.cli.output import CHECK_FAILED
-
-RUN = CliRunner()
 
 
 @pytest.fixture(scope="module")
@@ -33,50 +29,44 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_good_fit_passes(folder: Path) -> None:
-    done = RUN.invoke(app, ["check", str(folder / "good")])
-    assert done.exit_code == 0, done.output
+    done = run("check", folder / "good", code=0)
     assert "All checks pass." in done.output
     for kind in set(KINDS) - SOMETIMES:
         assert kind in done.output
 
 
 def test_feedback_fails_with_its_exit_code_and_says_that_the_answer_is_unsafe(folder: Path) -> None:
-    given = ["check", str(folder / "loop"), "--recording", str(folder / "loop.safetensors")]
-    done = RUN.invoke(app, given)
-    assert done.exit_code == CHECK_FAILED == 6
-    words = " ".join(done.output.split())
+    given = ["check", folder / "loop", "--recording", folder / "loop.safetensors"]
+    words = " ".join(run(*given, code=CHECK_FAILED).output.split())
+    assert CHECK_FAILED == 6
     assert "fail: feedback of tank pump" in words
     assert "feedback makes the answer unsafe for the question what will happen in the running plant" in words
     assert "Remedy: open the loop" in words
-    told = json.loads(RUN.invoke(app, [*given, "--format", "json"]).output)
+    told = answer(*given, code=6)
     assert (told["command"], told["verdict"], told["rows"], told["fitted"]) == ("check", "fail", 1501, True)
     assert [each["about"] for each in told["checks"] if each["verdict"] == "fail"] == ["tank pump"]
     assert set(told["checks"][0]) == {"name", "about", "verdict", "number", "unit_of_number", "finding", "remedy"}
 
 
 def test_effects_are_tried_to_be_refuted(folder: Path) -> None:
-    given = ["check", str(folder / "good"), "--refute", "turbine", "--change", "boiler.u1=1"]
-    done = RUN.invoke(app, given)
-    assert done.exit_code == 2
-    assert "--recording FILE" in done.output
-    told = json.loads(
-        RUN.invoke(app, [*given, "--recording", str(folder / "good.safetensors"), "--format", "json"]).output
-    )
+    given = ["check", folder / "good", "--refute", "turbine", "--change", "boiler.u1=1"]
+    assert "--recording FILE" in refused(*given)
+    given += ["--recording", folder / "good.safetensors"]
+    told = answer(*given)
     assert told["refutation"]["verdict"] == "pass"
     assert told["refutation"]["refuters"][0]["name"] == "placebo input"
-    several = [*given, "--recording", str(folder / "good.safetensors"), "--change", "turbine.u1=1"]
-    assert "one unit's inputs" in " ".join(RUN.invoke(app, several).output.split())
+    assert "one unit's inputs" in refused(*given, "--change", "turbine.u1=1")
 
 
 def test_files_are_written_and_not_overwritten(folder: Path, tmp_path: Path) -> None:
-    given = ["check", str(folder / "good"), "--plot", str(tmp_path / "a.png"), "--out", str(tmp_path / "a.csv")]
-    assert RUN.invoke(app, given).exit_code == 0
+    given = ["check", folder / "good", "--plot", tmp_path / "a.png", "--out", tmp_path / "a.csv"]
+    run(*given, code=0)
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     with (tmp_path / "a.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert {row["verdict"] for row in rows} == {"pass"}
-    assert RUN.invoke(app, given).exit_code == 2
-    assert RUN.invoke(app, [*given, "--force"]).exit_code == 0
+    refused(*given)
+    run(*given, "--force", code=0)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +82,4 @@ def test_mistakes_are_told_in_one_line(
     folder: Path, more: list[str], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
-    done = RUN.invoke(app, ["check", "good", *more])
-    assert done.exit_code == 2
-    assert words in done.output
-    assert "Traceback" not in done.output
+    assert words in refused("check", "good", *more)

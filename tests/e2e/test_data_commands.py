@@ -74,7 +74,7 @@ def test_inspect(plant: Path) -> None:
     assert found["groups"] == {"P1": ["P1_valve", "P1_flow", "P1_still"], "P2": ["P2_pump", "P2_level", "P2_note"]}
     done = run("data", "inspect", plant)
     assert done.exit_code == 0
-    for word in ("190 rows", "P1: 3 channels", "P1_still: always 1: would be dropped", "text such as 'ok then'"):
+    for word in ("190 rows", "P1: 3 channels", "P1_still: always 1: would be left out", "text such as 'ok then'"):
         assert word in done.stdout, word
 
 
@@ -93,7 +93,7 @@ def test_from_a_table_to_a_recording(plant: Path, tmp_path: Path) -> None:
     assert found["units"][1] == {"name": "P2", "states": 2, "inputs": ["P2_pump"], "outputs": ["P2_level"]}
     assert "exists" in refused("data", "prepare", draft, "--out", out)
     done = run("data", "prepare", draft, "--out", out, "--force")
-    assert "10 of 200 rows of the grid (5 %) have no data" in done.stdout
+    assert "10 rows of 200 on the grid (5 %) have no data" in done.stdout
     assert "must end in .safetensors" in refused("data", "prepare", draft, "--out", tmp_path / "r.csv")
 
 

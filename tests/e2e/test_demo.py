@@ -17,36 +17,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command_line import COMMAND, ENVIRONMENT, process, script
 
 import counterflow as cf
 from counterflow.cli import demo_plant
 from counterflow.cli.demo import BACK, BEGIN, CLOSED, WINDOW, held, with_incident
 from counterflow.cli.demo_plant import Worlds
 
-SOURCE = str(Path(cf.__file__).parents[1])
-ENVIRONMENT = {
-    **os.environ,
-    "PYTHONPATH": os.pathsep.join([SOURCE, *filter(None, [os.environ.get("PYTHONPATH")])]),
-    "OPENBLAS_NUM_THREADS": "1",
-    "COLUMNS": "100",
-    "NO_COLOR": "1",
-    "SOURCE_DATE_EPOCH": "1800000000",
-}
-COMMAND = [sys.executable, "-m", "counterflow.cli"]
 SHORT = ["--steps", "600"]
 STEPS, SEED = 1800, 3
 
 
 def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *arguments],
-        env=ENVIRONMENT,
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    return process(*COMMAND, *arguments, cwd=cwd)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +52,7 @@ def test_help_and_import_stay_light() -> None:
     assert "demo" in done.stdout
     heavy = ("numpy", "scipy", "matplotlib", "polars", "safetensors")
     code = f"import sys, counterflow, counterflow.cli; assert not sys.modules.keys() & set({heavy!r})"
-    checked = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    checked = script(code)
     assert checked.returncode == 0, checked.stderr
 
 
@@ -369,9 +352,7 @@ def test_a_defect_is_a_traceback_and_exit_code_1(tmp_path: Path) -> None:
         "sys.argv = ['counterflow', 'demo', '--out', 'out']\n"
         "cli.main()\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=ENVIRONMENT, cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = script(code, tmp_path)
     assert done.returncode == 1
     assert "Traceback" in done.stderr
     assert "a defect" in done.stderr

@@ -24,11 +24,10 @@ from flare_loopback import CREATED, OPERATOR, Cable, Loopback, rerouted
 
 from counterflow.federation import PlantView
 from counterflow.federation.audit import FILE, Audit, verify
-from counterflow.federation.flare import envelope, jobs, kit, processes
+from counterflow.federation.flare import authority, envelope, jobs, kit, processes
 from counterflow.federation.flare.operator import Operator
 from counterflow.federation.job import Job
 from counterflow.federation.parts import questions_about
-from counterflow.federation.sites import certificates
 from counterflow.federation.sites.certificates import Participant
 from counterflow.privacy import Ledger, ledger_path
 
@@ -492,11 +491,11 @@ def test_certificates_are_made_for_whom_they_are_meant(made: Loopback, tmp_path:
     boiler = Participant("boiler", "plant", "boiler_works")
     request = made.root / "boiler" / "request" / "boiler.request.zip"
     with pytest.raises(cf.OptionError, match="has a certificate already"):
-        certificates.approve(coordinator, request, boiler)
+        authority.approve(coordinator, {request: boiler})
     with pytest.raises(cf.OptionError, match="the request is of"):
-        certificates.approve(coordinator, request, Participant("cooler", "plant", "boiler_works"))
+        authority.approve(coordinator, {request: Participant("cooler", "plant", "boiler_works")})
     with pytest.raises(cf.StorageError, match="failed"):
-        certificates.assemble(
+        authority.assemble(
             made.root / "boiler", coordinator / "approved" / "boiler.signed.zip", "SHA256" + ":00" * 32
         )
     key = made.kits["boiler"] / "startup" / "client.key"

@@ -2,47 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from command_line import answer as told
+from command_line import refused, run, script
 from scipy.stats import norm
 from tolerances import EXACT, STANDARD_ERRORS
-from typer.testing import CliRunner, Result
 
 import counterflow as cf
-from counterflow.cli import app, privacy_plan
+from counterflow.cli import privacy_plan
 from counterflow.plant import excitation
 from counterflow.privacy import Cost, Ledger, gaussian_delta, total_epsilon
 
 DELTA = 1e-6
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "120", "NO_COLOR": "1"})
-
-
-def told(*arguments: object) -> dict[str, Any]:
-    done = run(*arguments, "--format", "json")
-    assert done.exit_code == 0, done.output
-    assert done.stderr == ""
-    found: dict[str, Any] = json.loads(done.stdout, parse_constant=pytest.fail)
-    return found
-
-
-def refused(*arguments: object) -> str:
-    done = run(*arguments)
-    assert done.exit_code == 2, done.output
-    assert done.stdout == ""
-    assert len(done.stderr.splitlines()) == 1, done.stderr
-    assert done.stderr.startswith("counterflow: ")
-    return done.stderr
 
 
 def opened(place: Path, *units: str, epsilon: float = 3.0) -> dict[str, Any]:
@@ -58,8 +35,8 @@ def test_every_unit_gets_a_ledger(tmp_path: Path) -> None:
     assert [Path(made["file"]).name for made in answer["ledgers"]] == ["boiler.ledger", "Turbine Süd.ledger"]
     with Ledger.open(tmp_path / "a" / "ledgers" / "Turbine Süd.ledger", unit="Turbine Süd") as ledger:
         assert (ledger.epsilon, ledger.delta, ledger.window, ledger.spent) == (3.0, DELTA, 1, 0.0)
-    done = run("privacy", "open", tmp_path / "x.ledger", "--unit", "b", "--epsilon", 1, "--delta", 1e-9, "--window", 5)
-    assert done.exit_code == 0
+    budget = ("--epsilon", 1, "--delta", 1e-9, "--window", 5)
+    done = run("privacy", "open", tmp_path / "x.ledger", "--unit", "b", *budget, code=0)
     assert "any 5 consecutive measurements" in done.stdout
     with Ledger.open(tmp_path / "x.ledger", unit="b") as ledger:
         assert (ledger.epsilon, ledger.delta, ledger.window) == (1.0, 1e-9, 5)
@@ -243,10 +220,8 @@ def test_the_errors_that_a_plan_expects_are_those_that_fits_have(release: str) -
     plant = cf.random_plant(units=2, states=1, inputs=1, outputs=3, rng=5)
     steps, runs = 2000, 8
     task = privacy_plan.Task(plant, plant.locals(), excitation.white(plant, steps, 0))
-    expected, epsilon = (
-        (privacy_plan.expected_errors, 30.0) if release == "rows" else (privacy_plan.expected_errors_of_moments, 0.5)
-    )
-    bare, plan = expected(task, [None, cf.Privacy(epsilon=epsilon, delta=DELTA, seed=0)])
+    epsilon = 30.0 if release == "rows" else 0.5
+    bare, plan = privacy_plan.expected_errors(task, [None, cf.Privacy(epsilon=epsilon, delta=DELTA, seed=0)], release)
     off = ~np.eye(2, dtype=bool)
     truth = np.concatenate([plant.A[off], plant.B[off]])
     squares = []
@@ -289,8 +264,7 @@ def test_a_budget_pays_for_fits_until_it_is_spent(federation: Path, tmp_path: Pa
     private = federation / "private.toml"
     ledgers = str(tmp_path / "ledgers").replace("\\", "/")
     private.write_text(f'{text}\n[privacy]\nepsilon = 40.0\ndelta = 1e-6\nledger = "{ledgers}"\n', encoding="utf-8")
-    done = run("fit", private, "--out", tmp_path / "first", "--format", "json")
-    assert done.exit_code == 0, done.output
+    run("fit", private, "--out", tmp_path / "first", "--format", "json", code=0)
     assert run("fit", private, "--out", tmp_path / "second").exit_code == 0
     before = told("privacy", "ledger", tmp_path / "ledgers")
     assert [entry["count"] for entry in before["ledgers"]] == [6, 6]  # three rounds of moments each
@@ -306,7 +280,7 @@ def test_a_budget_pays_for_fits_until_it_is_spent(federation: Path, tmp_path: Pa
 
 def test_help_is_instant_and_needs_no_numbers() -> None:
     program = "import sys, counterflow.cli; print([m for m in ('scipy', 'sqlite3', 'rich') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    done = script(program)
     assert done.stdout == "[]\n"
     assert "ledger" in run("privacy", "--help").stdout
 

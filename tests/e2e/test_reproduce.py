@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from counterflow.cli import app
 from counterflow.paper import experiments
-from counterflow.paper.experiments import page, runner, two_units
+from counterflow.paper.experiments import report, store, two_units
 
 TINY = {**two_units.SETTINGS, "steps": 150, "rounds": 30, "warm_rounds": 5}
 
@@ -22,9 +22,8 @@ def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(two_units, "QUICK_REPETITIONS", 2)
 
 
-def unwritten(chapters: object, folder: Path, quick: bool) -> tuple[Path, Path]:
+def unwritten(*_: object) -> None:
     """Instead of a report: to draw takes longer than all the rest."""
-    return folder / "report.html", folder / "report.md"
 
 
 def call(*arguments: object) -> Result:
@@ -51,36 +50,34 @@ def test_a_report_is_written_and_what_is_done_is_not_done_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
-    first = answer("validation", "transfer-function", "--quick", "--out", out, "--jobs", 1)
-    assert [each["name"] for each in first["experiments"]] == ["validation", "transfer-function"]
-    assert [each["tasks"] for each in first["experiments"]] == [2, 2]
+    first = answer("validation", "--quick", "--out", out, "--jobs", 1)
+    (validation,) = first["experiments"]
+    assert (validation["name"], validation["tasks"]) == ("validation", 2)
     written = (out / "report.html").read_text()
-    for each in first["experiments"]:
-        assert each["figures"]
-        for claim in each["claims"]:
-            assert claim["verdict"] in written
-        for name in each["figures"]:
-            assert (out / "figures" / f"{name}.pdf").is_file()
-    assert len(list((out / "results" / "synthetic").iterdir())) == 2, "one training serves both experiments"
+    assert all(claim["verdict"] in written for claim in validation["claims"])
+    assert validation["figures"]
+    assert all((out / "figures" / f"{name}.pdf").is_file() for name in validation["figures"])
+    facts = {claim["fact"] for claim in validation["claims"]}
+    assert None not in facts
+    assert sum(first["verdicts"].values()) == len(facts), "two runs decide nothing at either client: one verdict each"
 
     def refuse(*_: object) -> None:
         raise AssertionError("computed again")
 
-    monkeypatch.setattr(runner, "_compute", refuse)
-    monkeypatch.setattr(page, "write", unwritten)
-    again = answer("validation", "transfer-function", "--quick", "--out", out, "--jobs", 1)
-    assert again == first
-    one = answer("validation", "--quick", "--out", out, "--jobs", 1)
-    assert [each["name"] for each in one["experiments"]] == ["validation"]
-    assert one["report"]["experiments"] == ["validation", "transfer-function"], "the report keeps what is there"
-    facts = {claim["fact"] for claim in one["experiments"][0]["claims"]}
-    assert None not in facts
-    assert sum(one["verdicts"].values()) == len(facts), "two runs decide nothing at either client: one verdict each"
-    shown = call("validation", "--quick", "--out", out)
+    monkeypatch.setattr(store, "compute", refuse)
+    monkeypatch.setattr(report, "write", unwritten)
+    assert answer("validation", "--quick", "--out", out, "--jobs", 1) == first
+    other = answer("transfer-function", "--quick", "--out", out)
+    assert [(each["name"], each["tasks"]) for each in other["experiments"]] == [("transfer-function", 2)]
+    assert other["report"]["experiments"] == ["validation", "transfer-function"], "the report keeps what is there"
+    assert len(list((out / "results" / "synthetic").iterdir())) == 2, "one training serves both experiments"
+    shown = call("validation", "--quick", "--hai", tmp_path, "--out", out)
     assert shown.exit_code == 0
     assert "verdicts: " in shown.stdout
     assert "also in it, from results that are there: transfer-function" in shown.stdout
     assert "report.html" in shown.stdout
+    assert "--hai is not used: only real-plants reads files" in shown.stderr
+    assert "not used" not in call("validation", "--quick", "--out", out).stderr
     with pytest.raises(AssertionError, match="computed again"):
         CliRunner().invoke(
             app, ["reproduce", "validation", "--quick", "--out", str(out), "--force", "--jobs", "1"],
@@ -89,7 +86,7 @@ def test_a_report_is_written_and_what_is_done_is_not_done_again(
 
 
 def test_an_interrupt_keeps_what_is_done_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compute, done = runner._compute, []
+    compute, done = store.compute, []
 
     def interrupted(*arguments: Any) -> Any:
         if len(done) == 1:
@@ -97,15 +94,15 @@ def test_an_interrupt_keeps_what_is_done_and_says_so(tmp_path: Path, monkeypatch
         done.append(arguments[0])
         return compute(*arguments)
 
-    monkeypatch.setattr(runner, "_compute", interrupted)
+    monkeypatch.setattr(store, "compute", interrupted)
     found = call("validation", "--quick", "--out", tmp_path, "--jobs", 1)
     assert found.exit_code == 130
     (line,) = found.stderr.strip().splitlines()
     assert "stopped; finished tasks are kept in" in line
     assert "the same command goes on" in line
     assert len(list((tmp_path / "results" / "synthetic").glob("*.safetensors"))) == 1
-    monkeypatch.setattr(runner, "_compute", compute)
-    monkeypatch.setattr(page, "write", unwritten)
+    monkeypatch.setattr(store, "compute", compute)
+    monkeypatch.setattr(report, "write", unwritten)
     assert answer("validation", "--quick", "--out", tmp_path, "--jobs", 1)["experiments"][0]["tasks"] == 2
 
 
@@ -138,18 +135,9 @@ def test_what_is_no_table_is_refused_before_anything_is_computed(
     def refuse(*_: object) -> None:
         raise AssertionError("computed")
 
-    monkeypatch.setattr(runner, "_compute", refuse)
+    monkeypatch.setattr(store, "compute", refuse)
     (tmp_path / "swat.pdf").write_text("%PDF")
     found = call("all", "--quick", "--swat", tmp_path / "swat.pdf", "--out", tmp_path / "out")
     assert found.exit_code == 2
     assert "--swat" in found.stderr
     assert not (tmp_path / "out").exists()
-
-
-def test_files_that_nobody_reads_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page, "write", unwritten)
-    found = call("validation", "--quick", "--hai", tmp_path, "--out", tmp_path / "out", "--jobs", 1)
-    assert found.exit_code == 0
-    assert "--hai is not used: only real-plants reads files" in found.stderr
-    plain = call("validation", "--quick", "--out", tmp_path / "out", "--jobs", 1)
-    assert "not used" not in plain.stderr

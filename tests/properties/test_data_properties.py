@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import counterflow as cf
-from counterflow.data import inspect, open_table, read_logs
-from counterflow.data.times import SECOND, TimeOptions, parse
+from counterflow.data import TableOptions, inspect, open_table, read_logs
+from counterflow.data.dates import SECOND
+from counterflow.data.times import parse
 
 NUMBERS = st.one_of(
     st.none(),
@@ -79,7 +80,7 @@ def test_numbers_in_any_layout(
             expected = [np.nan if row[k] is None else row[k] for row in rows]
             np.testing.assert_array_equal(numbers[name].values, expected)
         found = inspect(path, separator=separator)  # its decimal sign is found, unless no number has one
-        assert found.rows == len(rows)
+        assert found.table.rows == len(rows)
 
 
 @settings(max_examples=80, deadline=None)
@@ -95,7 +96,7 @@ def test_times_in_any_format(kind: str, start: datetime, steps: list[int]) -> No
     cells = [FORMATS[kind](moment) for moment in moments]
     first = {"day first": True, "month first": False}.get(kind)
     expected = [int((moment - datetime(1970, 1, 1)).total_seconds()) * SECOND for moment in moments]
-    assert parse(polars.Series(cells), "t", TimeOptions(day_first=first)).nanoseconds.tolist() == expected
+    assert parse(polars.Series(cells), "t", TableOptions(day_first=first)).nanoseconds.tolist() == expected
 
 
 @settings(max_examples=60, deadline=None)

@@ -9,13 +9,8 @@ from subspace_oracle import hankel
 from tolerances import EXACT
 
 from counterflow.errors import CounterflowError
-from counterflow.identification import (
-    independent_noises,
-    lagged_gram,
-    signal_space,
-    stretches,
-    subspaces,
-)
+from counterflow.identification import independent_noises, lagged_gram, signal_space, stretches
+from counterflow.paper.subspace import subspaces
 
 sizes = st.integers(1, 3)
 

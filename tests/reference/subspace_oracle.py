@@ -61,3 +61,13 @@ def response(A, B, C, count=40):
 def distance(found, true):
     """Relative error of a frequency response."""
     return float(np.linalg.norm(found - true) / np.linalg.norm(true))
+
+
+def likelihood(model, y, u):
+    """Mean log-likelihood of a row of an innovations model, given the rows before it, by a plain loop."""
+    x, S, total = np.zeros(len(model.A)), model.innovation, []
+    for row, given in zip(y, u, strict=True):
+        e = row - model.C @ x
+        total.append(-0.5 * (e @ np.linalg.solve(S, e) + np.linalg.slogdet(2 * np.pi * S)[1]))
+        x = model.A @ x + model.B @ given + model.K @ e
+    return float(np.mean(total[10:]))

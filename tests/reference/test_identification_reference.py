@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import control
 import numpy as np
 import pytest
 from statsmodels.multivariate.cancorr import CanCorr
-from statsmodels.tsa.statespace.kalman_filter import KalmanFilter
 from subspace_oracle import distance, random_system, response, simulate
-from tolerances import ITERATIVE, LONG
+from tolerances import ITERATIVE
 
-from counterflow.filtering import steady_state
-from counterflow.identification import held_out_log_likelihood, subspace
+from counterflow.paper.subspace import subspace
 
 
 @pytest.mark.parametrize(("r", "past", "future"), [(1, 4, 3), (3, 3, 4)])
@@ -27,22 +23,6 @@ def test_canonical_correlations_are_those_of_statsmodels(r, past, future):
     expected = CanCorr(np.vstack([ahead, -ahead]), np.vstack([before, -before])).cancorr
     model = subspace(y, u, 1, past=past, future=future)
     np.testing.assert_allclose(model.singular_values, expected[: len(model.singular_values)], atol=ITERATIVE)
-
-
-def test_held_out_likelihood_is_that_of_statsmodels_in_the_steady_state():
-    rng = np.random.default_rng(0)
-    A, B, C = random_system(rng, 3, 2, 1)
-    Q, R = 0.3 * np.eye(3), np.diag([0.5, 2.0])
-    y, u = simulate(rng, A, B, C, 400)
-    steady = steady_state(A, C, Q, R)
-    model = SimpleNamespace(A=A, B=B, C=C, K=A @ steady.gain, innovation=steady.innovation_covariance)
-    other = KalmanFilter(2, 3, loglikelihood_burn=0)
-    other.bind(y)
-    other["design"], other["obs_cov"], other["transition"], other["state_cov"] = C, R, A, Q
-    other["selection"] = np.eye(3)
-    other["state_intercept"] = np.ascontiguousarray((u @ B.T).T)
-    other.initialize_known(np.zeros(3), steady.predicted_covariance)
-    np.testing.assert_allclose(held_out_log_likelihood(model, y, u, warm_up=0), other.filter().llf_obs, rtol=LONG)
 
 
 def test_same_system_as_the_eigensystem_realization_of_control():

@@ -80,6 +80,17 @@ def test_a_circle_through_a_function_would_be_seen() -> None:
     assert cycles(graph(trees)) == ["counterflow.a", "counterflow.b"]
 
 
+def test_nothing_imports_the_papers_room_but_one_command_when_it_runs() -> None:
+    """The method registry reaches it by name."""
+    room = "counterflow.paper"
+    edges = graph(modules()).items()
+    users = {name for name, used in edges if any(each.startswith(room) for each in used) and not name.startswith(room)}
+    assert users == {"counterflow.cli.reproduction"}
+    command = modules()["counterflow.cli.reproduction"]
+    at_once = [node for node in imports(command) if node in command.body]
+    assert not [node for node in at_once if isinstance(node, ast.ImportFrom) and str(node.module).startswith(room)]
+
+
 def test_every_package_that_is_imported_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]

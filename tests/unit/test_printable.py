@@ -13,6 +13,7 @@ from counterflow.errors import CounterflowError, ModelError, OptionError, Protoc
 from counterflow.exchange.outcome import Provenance
 from counterflow.federation.job import Job
 from counterflow.federation.policy import Policy
+from counterflow.notebook import Table
 from counterflow.plant import Channel
 from counterflow.printable import flaw, shown
 from counterflow.protocol import Ask, Refused
@@ -91,9 +92,8 @@ def test_two_names_that_look_alike_do_not_come_from_elsewhere() -> None:
 def test_what_is_printed_cannot_move_the_cursor(
     text: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    output.show_text(f"{text} [bold red]not bold[/bold red] [/]")
-    output.show_table(text, [text, "b"], [[text, "[link=x]y"]])
-    output.show_notes([text])
+    table = Table(text, [text, "b"], [[text, "[link=x]y"]], more=text)
+    output.show(f"{text} [bold red]not bold[/bold red] [/]", table, output.Line(text, "bold"), *output.noted([text]))
     output.tell_error(_Context(), CounterflowError(text))  # type: ignore[arg-type]
     told = capsys.readouterr()
     for line in (told.out + told.err).split("\n"):

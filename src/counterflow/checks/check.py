@@ -69,8 +69,8 @@ def check(
     if recording is None:
         return server_checks(fit.server, fit.status, horizon)
     fitted = fit.provenance.data_digest == recording.digest
-    if fitted and fit.server.regimes:  # the fit is about the last of them
-        recording = recording.slice(since(fit.server.regimes))
+    if fitted and fit.server.grounded.regimes:  # the fit is about the last of them
+        recording = recording.slice(since(fit.server.grounded.regimes))
     rows = recording
 
     def run(material: Material, horizon: int) -> FreeRun:
@@ -105,13 +105,12 @@ def server_checks(
     for checks in (feedback_checks, white_checks, size_checks):
         found += checks(material)
     found += shared_checks(material)
-    known = None if server.couplings is None else server.couplings.known
-    if known is not None:
-        found += known_checks(material, known)
-    if server.network is None:
-        found += [*bend_checks(material), *drift_checks(material)]
+    if server.model.known is not None:
+        found += known_checks(material, server.model.known)
+    if server.model.learned:
+        found += network_checks(material)
     else:
-        found += network_checks(server, material)
+        found += [*bend_checks(material), *drift_checks(material)]
     found += free_run_checks(material, horizon, run or run_of_messages)
     return Checks(_sorted(_with_units(server, found)), material.rows, fitted)
 
@@ -164,7 +163,7 @@ def _stability(server: Server, material: Material | None) -> Check:
     """Spectral radius, and the slowest mode's time constant against the length of the record."""
     poles = np.linalg.eigvals(server.A)
     radius = float(np.abs(poles).max())
-    local = server.A if material is None else material.shared.A_local  # of methods that keep no rows, blocks are given
+    local = server.A if material is None else material.record.A_local  # of methods that keep no rows, blocks are given
     own = slices(unit.states for unit in server.units)
     given = max((float(np.abs(np.linalg.eigvals(local[block, block])).max()) for block in own), default=0.0)
     bound = server.couplings is not None and server.couplings.found.at_bound
@@ -184,13 +183,13 @@ def _stability(server: Server, material: Material | None) -> Check:
         short = "the estimated system is unstable"
         remedy = "fit more rows; check the units' models; ask about short horizons only"
     elif radius >= 1 - INTEGRATOR:
-        verdict = "caution" if server.network is None else "pass"
+        verdict = "caution" if not server.model.learned else "pass"
         finding = (
             f"a mode never decays (spectral radius {radius:.6g}), as a tank without outflow: effects do not settle"
         )
         short = "a mode never decays, so that effects do not settle"
         remedy = "ask about a horizon that matters, not about where it ends"
-    elif rows and constant * TIME_CONSTANTS > rows and server.network is None:  # of a network, "precision" says it
+    elif rows and constant * TIME_CONSTANTS > rows and not server.model.learned:  # of such,, "precision" says it
         verdict = "caution"
         finding += f", and the record holds {rows / constant:.1f} times that: its slow end is hardly seen"
         short = f"the slowest mode decays in {constant:.3g} rows, of which the record holds few"

@@ -23,6 +23,7 @@ from counterflow.checks.verdicts import Check
 from counterflow.errors import CounterflowError, DataError, OptionError
 from counterflow.exchange.part import UnitPart
 from counterflow.filtering import kalman_filter
+from counterflow.learning.linear_model import simulated
 
 if TYPE_CHECKING:
     import polars
@@ -194,7 +195,7 @@ def run_of_recording(
     for name in material.names:
         part = fit.parts[name]
         truth = part.believed(recording[name].y)
-        seen = states if part.model.C.shape[1] == len(material.A) else states[:, :, fit.plant.state_slice(name)]
+        seen = states if part.model.C.shape[1] == len(material.model.A) else states[:, :, fit.plant.state_slice(name)]
         joint = part.at_level(seen @ part.model.C.T)
         alone = _alone(local.get(name, part), part, recording[name].y, recording[name].u, at, int(horizon))
         units[name] = _unit_run(name, part.unit.output_names, truth, joint, alone, at, horizon)
@@ -205,9 +206,7 @@ def _states_ahead(material: Material, horizon: int, starts: Starts) -> tuple[NDA
     if isinstance(horizon, bool) or not isinstance(horizon, (int, np.integer)) or not 1 <= horizon < material.rows:
         raise OptionError(f"free_run: horizon must be a whole number from 1 to {material.rows - 1}, got {horizon!r}")
     at = _starts(starts, material.rows, int(horizon))
-    if material.network is not None:
-        return at, _network_ahead(material, at, int(horizon))
-    return at, _ahead(material.A, material.B, material.filtered.filtered, material.u, at, int(horizon))
+    return at, material.grounded.free_runs(at, int(horizon))
 
 
 def _unit_run(
@@ -288,36 +287,6 @@ def _starts(given: Starts, rows: int, horizon: int) -> NDArray[np.intp]:
     return at.astype(np.intp)
 
 
-def _network_ahead(material: Material, at: NDArray[np.intp], horizon: int) -> FloatArray:
-    """The same by a network; its numbers are the first states of each unit. NaN where it lacks rows to start from."""
-    network, z = material.network, material.z
-    assert network is not None
-    assert z is not None
-    p, r = network.memory, network.size
-    good = at >= p - 1
-    out = np.full((len(at), horizon, len(material.A)), np.nan)
-    blocks = material.shared.state_slices
-    places = np.concatenate([own.start + np.arange(n) for own, n in zip(blocks, network.numbers, strict=True)])
-    found = np.zeros((int(good.sum()), horizon, len(material.A)))
-    numbers = network.free_runs(z, at[good], horizon) * network.scale[:r] + network.level[:r]
-    found[:, :, places] = numbers
-    out[good] = found
-    return out
-
-
-def _ahead(
-    A: FloatArray, B: FloatArray, filtered: FloatArray, u: FloatArray, at: NDArray[np.intp], horizon: int
-) -> FloatArray:
-    """States (starts, horizon, P) after each start."""
-    out = np.empty((len(at), horizon, len(A)))
-    x = filtered[at]
-    with np.errstate(over="ignore", invalid="ignore"):
-        for k in range(horizon):
-            x = x @ A.T + u[at + k] @ B.T
-            out[:, k] = x
-    return out
-
-
 def _alone(
     model: LocalModel | UnitPart, part: UnitPart, y: FloatArray, u: FloatArray, at: NDArray[np.intp], horizon: int
 ) -> FloatArray | None:
@@ -338,12 +307,12 @@ def _alone(
         found = kalman_filter(part.departures(y), inputs, own.A, own.B, own.C, own.Q, own.R)
     except CounterflowError:
         return None
-    return np.asarray(part.at_level(_ahead(own.A, own.B, found.filtered, inputs, at, horizon) @ own.C.T))
+    return np.asarray(part.at_level(simulated(own.A, own.B, found.filtered, inputs, at, horizon) @ own.C.T))
 
 
 def _alone_on_messages(material: Material, m: int, at: NDArray[np.intp], horizon: int) -> FloatArray | None:
     """The same, of a unit's messages, by its own blocks; None where states belong to nobody."""
-    shared, own, columns = material.shared, material.columns[m], material.inputs[m]
+    shared, own, columns = material.record, material.columns[m], material.inputs[m]
     states = shared.state_slices[m]
     C = material.C[own, states]
     if np.abs(material.C[own]).sum() > np.abs(C).sum() or own.stop == own.start:
@@ -354,7 +323,7 @@ def _alone_on_messages(material: Material, m: int, at: NDArray[np.intp], horizon
         found = shared.alone(m).filter(A, B, Q)
     except CounterflowError:
         return None
-    return np.asarray(_ahead(A, B, found.filtered, inputs, at, horizon) @ C.T)
+    return np.asarray(simulated(A, B, found.filtered, inputs, at, horizon) @ C.T)
 
 
 def _last_measured(values: FloatArray, at: NDArray[np.intp]) -> FloatArray:

@@ -89,7 +89,7 @@ def white_checks(material: Material) -> list[Check]:
             continue
         verdict: Verdict = "pass"
         # a network leaves out what is not worth its cost: what is left counts only where it is much
-        some, much = (NEGLIGIBLE, MATERIAL) if material.network is None else (LEFT_OUT, MUCH_LEFT_OUT)
+        some, much = (LEFT_OUT, MUCH_LEFT_OUT) if material.model.learned else (NEGLIGIBLE, MATERIAL)
         if found.p_value < LIKELY and found.share >= some:
             verdict = "fail" if found.share >= much else "caution"
         finding = (
@@ -98,7 +98,7 @@ def white_checks(material: Material) -> list[Check]:
         )
         if verdict == "pass" and found.p_value < LIKELY:
             finding += ": no accident, but too little to matter"
-        remedy = "" if verdict == "pass" else "record what else acts on the unit" if material.network else (
+        remedy = "" if verdict == "pass" else "record what else acts on the unit" if material.model.learned else (
             "let the fit estimate the units' own blocks too (estimate='blocks' or 'all'), or record what else acts on "
             "the unit"
         )  # fmt: skip
@@ -122,7 +122,7 @@ def size_checks(material: Material) -> list[Check]:
             verdict = "fail" if factor > FAR else "caution"
         finding = f"the variance of {name}'s innovations is {size:.2f} ± {2 * error:.2f} where 1 is expected"
         side = "narrow" if size > 1 else "wide"
-        remedy = "" if verdict == "pass" else "fit these rows, too" if material.network else (
+        remedy = "" if verdict == "pass" else "fit these rows, too" if material.model.learned else (
             "let the fit estimate the noise levels (estimate='all'), or mend R and Q of the unit's model; until then "
             f"intervals are too {side}, by a factor of about {math.sqrt(factor):.1f}"
         )  # fmt: skip
@@ -158,7 +158,7 @@ def drift(material: Material, m: int, grams: dict[bytes, FloatArray] | None = No
     because the filter makes up for part of it.
     """
     innovations, grams = material.innovations, {} if grams is None else grams
-    own, begin = material.columns[m], material.settled
+    own, begin = material.columns[m], innovations.first
     width = own.stop - own.start
     rows = np.flatnonzero(innovations.measured[:, m])
     groups = _groups(material)
@@ -278,7 +278,7 @@ class _Moments:
         r, k = len(material.C), 1 + len(material.C) + material.u.shape[1]
         key = hashlib.sha256(before.tobytes()).digest()
         gram = grams.get(key)
-        fresh, innovation, states = np.zeros((k, k)), np.zeros((k, e.shape[1])), np.zeros((k, len(material.A)))
+        fresh, innovation, states = np.zeros((k, k)), np.zeros((k, e.shape[1])), np.zeros((k, len(material.model.A)))
         for first in range(0, len(before), _BLOCK):
             rows = before[first : first + _BLOCK]
             x = np.empty((len(rows), k))
@@ -313,7 +313,8 @@ def _typical(material: Material) -> FloatArray:
     """Covariance of the innovations in the longest run of rows that share one."""
     run = max(material.filtered.runs, key=lambda run: run.stop - run.start)
     X = run.predicted if run.predicted.ndim == 2 else run.predicted.mean(axis=0)
-    R = material.R if material.R.ndim == 2 else np.nanmean(material.R, axis=0)
+    R = material.grounded.sent.noise
+    R = R if R.ndim == 2 else np.nanmean(R, axis=0)
     return np.asarray(material.C @ X @ material.C.T + R)
 
 

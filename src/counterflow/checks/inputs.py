@@ -73,11 +73,11 @@ def excitation_checks(material: Material, doubts: tuple[Doubt, ...]) -> list[Che
             )
         elif share < ALONE:
             # a fit from logs takes the fewest inputs that tell what happened, so that its intervals do not show this
-            verdict = "fail" if material.network is not None and share < HARDLY_ALONE else "caution"
+            verdict = "fail" if material.model.learned and share < HARDLY_ALONE else "caution"
             finding = f"{_percent(1 - share)} of {name}'s movement is shared with other inputs"
             short = "it moved almost only together with others, whose effects may be taken for its own"
             remedy = "move it more by itself while recording"
-        elif order < min(ORDERS, 2 + len(material.A) // max(len(material.names), 1), len(series) // 4):
+        elif order < min(ORDERS, 2 + len(material.model.A) // max(len(material.names), 1), len(series) // 4):
             verdict = "caution"
             finding = f"{name} moves in {order} independent ways only (a few sinusoids, or nothing but a ramp)"
             short = f"it moved in {order} independent ways only, so other courses of it are extrapolated"
@@ -271,7 +271,7 @@ class Feedbacks:
 
     @cached_property
     def stable(self) -> bool:
-        return bool(np.abs(np.linalg.eigvals(self.material.A)).max() < 1 + 1e-9)
+        return bool(np.abs(np.linalg.eigvals(self.material.model.A)).max() < 1 + 1e-9)
 
     def base(self, j: int) -> NDArray[np.intp]:
         """Columns that input ``j`` may depend on: its own past, and the last rows of the others."""
@@ -285,7 +285,7 @@ class Feedbacks:
         An input may depend on it, as on its own past: else one that repeats itself (a set point held for a fixed time)
         would seem to be foretold by measurements that remember it for longer than ``OWN_PAST``.
         """
-        A, B, C = self.material.A, self.material.B, self.material.C
+        A, B, C = self.material.model.A, self.material.model.B, self.material.C
         out = np.zeros((self.material.rows, self.r))
         for stretch in self.stretches:
             first = max(0, stretch.start - WARM_UP)

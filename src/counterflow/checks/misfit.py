@@ -21,11 +21,10 @@ LUCK = 2.0  # standard deviations of a share that noise tells
 
 def bend_checks(material: Material) -> list[Check]:
     """One for each unit with a given, linear model: do products of signals and inputs foretell its innovations?"""
-    rows = slice(max(material.settled, material.rows - MOST_ROWS), material.rows)
-    before = slice(rows.start - 1, rows.stop - 1)
-    e = material.innovations.own[rows.start - material.settled :]
-    there = material.innovations.measured[rows.start - material.settled :]
-    x = _standard(np.hstack([material.filtered.filtered[before] @ material.C.T, material.u[before]]))
+    first = max(material.innovations.first, material.rows - MOST_ROWS)
+    e = material.innovations.own[first - material.rows :]
+    there = material.innovations.measured[first - material.rows :]
+    x = _standard(material.grounded.signals[first - 1 : -1])
     one, two = np.triu_indices(x.shape[1])
     if x.shape[1] > MOST_COLUMNS:
         one = two = np.arange(x.shape[1])
@@ -85,11 +84,7 @@ def shared_checks(material: Material) -> list[Check]:
 def known_checks(material: Material, known: KnownEdges) -> list[Check]:
     """One for each unit that others were said not to act on: do their signals and inputs foretell its innovations?"""
     e = material.innovations.own
-    begin = material.rows - len(e)
-    if material.z is not None:
-        signals = np.nan_to_num(material.z)
-    else:
-        signals = np.hstack([material.filtered.filtered @ material.C.T, material.u])
+    begin, signals = material.innovations.first, material.grounded.signals
     owner = owners(*([own.stop - own.start for own in part] for part in (material.columns, material.inputs)))
     rows = np.arange(begin, material.rows)[-MOST_ROWS:]
     e = e[-len(rows) :]

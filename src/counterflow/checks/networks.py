@@ -14,49 +14,29 @@ from counterflow.checks.kinds import (
 )
 from counterflow.checks.material import Material
 from counterflow.checks.verdicts import Check, listed
-from counterflow.learning.network import Network
-from counterflow.questions.answering import Server
 from counterflow.questions.refusals import DOUBTFUL
 
-STEP = 1.5  # standard deviations by which an input is stepped, to see how well its effect is known
-AHEAD = 60  # rows that the effect is followed
 HALF = 2.0  # doubt of which half of the effects are wrong
-SEEN = 0.025  # standard deviations that an effect must move a number by, in the root mean square, to be of interest,
-NOTICED = 0.5  # and of those that are not foreseen a row ahead
 BEND, CLEARLY = 0.05, 2.0  # fall of the free runs' squared error by curvature: what matters, in standard errors
 BROUGHT = 0.01  # standard deviations of a number that a unit must bring to it in a row, for its change to matter
 PARTS = 12  # of a half, whose scores give the error of a coefficient
 SURE, NO_DOUBT = 5.0, 7.0  # standard errors from which a change is no accident: many are looked at, from few parts
 
 
-def network_checks(server: Server, material: Material) -> list[Check]:
-    """All that only a network has."""
-    network = server.network
-    assert network is not None
-    return [_precision(server, network), _linearity(network), *_drift(network, material)]
+def network_checks(material: Material) -> list[Check]:
+    """All that only a model has which was learned from logs."""
+    return [_precision(material), _linearity(material), *_drift(material)]
 
 
-def _precision(server: Server, network: Network) -> Check:
-    """Which inputs' effects on other units are known well enough, by what the replicates say of steps."""
-    rows, r, p = server.standard_rows, network.size, network.memory
-    doubts, noise = {}, np.sqrt(np.diag(network.noise))
-    for j in range(len(network.owner) - r):
-        cause = int(network.owner[r + j])
-        added = np.zeros((AHEAD, len(network.owner) - r))
-        added[:, j] = STEP * network.scale[r + j]
-        inputs = np.tile(rows[-1, r:], (AHEAD, 1))
-        found = network.difference(rows[-p:], inputs, added)[0] / network.scale[:r]
-        for m, own in enumerate(network.number_slices):
-            part = found[:, :, own]
-            moved = np.sqrt(np.square(part.mean(axis=0)).mean(axis=0))
-            if m != cause and (moved >= np.maximum(SEEN, NOTICED * noise[own])).any():
-                doubts[j, m] = network.doubt(part)
+def _precision(material: Material) -> Check:
+    """Which inputs' effects on other units are known well enough, by what members say of steps."""
+    doubts = {(each.input, each.unit): each.doubt for each in material.grounded.step_doubts() if each.clear}
     bad = [pair for pair, doubt in doubts.items() if doubt > DOUBTFUL]
     # how often an effect of such a doubt had an R² below 0.8 on plants whose truth is known: check-before-answers.md
     wrong = [doubt / (doubt + HALF) if np.isfinite(doubt) else 1.0 for doubt in doubts.values()]
     share = float(np.mean(wrong)) if wrong else 0.0
-    labels = [f"{unit.name} {name}" for unit in server.units for name in unit.input_names]
-    named = [f"{labels[j]} on {network.names[m]}" for j, m in sorted(bad, key=lambda pair: -doubts[pair])]
+    bad.sort(key=lambda pair: -doubts[pair])
+    named = [f"{material.input_names[j]} on {material.names[m]}" for j, m in bad]
     finding = f"of {len(doubts)} effects of inputs on other units {100 * share:.1f} % are expected wrong (R² < 0.8)"
     if bad:
         finding += f"; in doubt are {listed(named)}"
@@ -70,37 +50,37 @@ def _precision(server: Server, network: Network) -> Check:
     return Check("precision", "", verdict, share, "share of effects expected wrong", finding, remedy, short, data)
 
 
-def _linearity(network: Network) -> Check:
-    gain, sure = network.bend
+def _linearity(material: Material) -> Check:
+    curvature = material.model.curvature
+    assert curvature is not None
+    gain, sure, used = curvature
     bends = gain >= BEND and sure >= CLEARLY
     said = f"free runs over held-out rows err {100 * abs(gain):.1f} % {'less' if gain >= 0 else 'more'} with curvature"
     if bends:
         finding = f"gains change with the operating point ({said}); the fit bends with the plant, and so do its answers"
-    elif network.curved:
+    elif used:
         finding = f"gains hardly change with the operating point ({said}); the fit keeps what little curvature it found"
     else:
         finding = f"gains do not change with the operating point, as far as these rows tell ({said}); the fit is linear"
     return Check("linearity", "", "pass", gain, "fall of error by curvature", finding, data={"gain": np.array([gain])})
 
 
-def _drift(network: Network, material: Material) -> list[Check]:
-    """One for each unit: does what each unit does to it, as the network foresees it, hold in both halves?
+def _drift(material: Material) -> list[Check]:
+    """One for each unit: does what each unit does to it, as the model foresees it, hold in both halves?
 
     What a unit brings to a number (of the number's own unit: beyond the last value) is one regressor; residuals are
     regressed on all of them in each half. The difference of a coefficient is the relative change of what a unit does.
     Its error comes from blocks of neighbouring rows, which may go together.
     """
-    assert material.z is not None
-    z, r, p = material.z, network.size, network.memory
-    residual = z[p:, :r] - network.mean.predicted(z)[0]
-    brought = network.mean.brought(z)  # (units, T - p, r)
+    told = material.grounded.brought()
+    assert told is not None
+    brought, residual = told
     out = []
-    for m, (own, name) in enumerate(zip(network.number_slices, network.names, strict=True)):
+    for m, (own, name) in enumerate(zip(material.columns, material.names, strict=True)):
         rows = np.flatnonzero(material.innovations.measured[:, m])
-        change, sure = np.zeros(len(network.names)), np.zeros(len(network.names))
+        change, sure = np.zeros(len(material.names)), np.zeros(len(material.names))
         for i in range(own.start, own.stop):
             x = brought[:, rows, i].T.copy()
-            x[:, m] -= z[p - 1 : -1, i][rows]
             halves = np.array_split(np.arange(len(rows)), 2)
             one, two = (_coefficients(x[part], residual[rows[part], i]) for part in halves)
             if one is None or two is None:
@@ -119,7 +99,7 @@ def _drift(network: Network, material: Material) -> list[Check]:
         finding = f"the two halves agree on what acts on {name}"
         remedy = short = ""
         if verdict != "pass":
-            who = "itself" if worst_unit == m else network.names[worst_unit]
+            who = "itself" if worst_unit == m else material.names[worst_unit]
             finding = f"what {who} does to {name} changes by about {100 * number:.0f} % from one half to the other"
             short = finding
             remedy = (
@@ -127,9 +107,9 @@ def _drift(network: Network, material: Material) -> list[Check]:
                 "what changed (a load, a season, wear) as an input"
             )
         data = {"changes": change, "sure": (sure > SURE).astype(np.float64)}
-        told = (network.names[worst_unit],) if verdict != "pass" else ()
+        others = (material.names[worst_unit],) if verdict != "pass" else ()
         shown = number if certain else 0.0
-        out.append(Check("drift", name, verdict, shown, "relative change", finding, remedy, short, data, told))
+        out.append(Check("drift", name, verdict, shown, "relative change", finding, remedy, short, data, others))
     return out
 
 

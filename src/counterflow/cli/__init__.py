@@ -13,7 +13,7 @@ from typer import Option
 
 from counterflow._version import __version__
 from counterflow.cli.groups import VERBOSE, group
-from counterflow.questions import COMMANDS
+from counterflow.questions.registry import COMMANDS
 
 DATA = group(
     "data",
@@ -44,8 +44,8 @@ FEDERATION = group(
         "join": ("federation_members", "Plant: join a federation, in two steps."),
         "approve": ("federation_members", "Coordinator: admit a plant, after a look at who asks."),
         "remove": ("federation_members", "Coordinator: cut a plant off."),
-        "renew": ("federation_renewal", "Coordinator: new certificates before they end, or another authority."),
-        "approve-job": ("federation_approval:approve_job", "Plant: its owner lets a job run, after a look at it."),
+        "renew": ("federation_members", "Coordinator: new certificates before they end, or another authority."),
+        "approve-job": ("federation_fit:approve_job", "Plant: its owner lets a job run, after a look at it."),
         "start": ("federation_service", "Run a party until it is stopped."),
         "stop": ("federation_service", "End a party's processes; nothing is lost."),
         "status": ("federation_status", "How does it stand?"),

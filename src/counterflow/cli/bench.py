@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from statistics import median
 from typing import Annotated
 
@@ -16,24 +16,24 @@ from typer import Option
 
 import counterflow as cf
 from counterflow import wording
-from counterflow.cli import output
-from counterflow.cli.options import AnswerFormat
-from counterflow.cli.output import Format
+from counterflow.cli.options import Seed
+from counterflow.cli.output import Format, Line, Part, Told, answering, show
 from counterflow.errors import OptionError
+from counterflow.notebook import Table
 
 HORIZON = 100
 REPEATED = 5  # questions; a fit is timed once
 
-
 Timed = dict[str, float]  # seconds; "first", "again": an effect with its intervals, and one in another size
 
 
+@answering()
 def bench(
+    wanted: Format,
     units: Annotated[list[int] | None, Option(help="Units of a plant; may repeat (2, 4 and 8).")] = None,
     rows: Annotated[int, Option(min=100, max=1_000_000, help="Steps to simulate.")] = 2000,
-    seed: Annotated[int, Option(min=0, help="Of the plants.")] = 0,
-    answer_format: AnswerFormat = Format.table,
-) -> None:
+    seed: Seed = 0,
+) -> Told:
     """How long fits and questions take on this machine.
 
     Example: counterflow bench --units 4 --rows 10000
@@ -45,23 +45,21 @@ def bench(
     timed(2, 100, seed)  # so that imports are not counted
     found = []
     for count in counts:
-        if answer_format is Format.table:
-            output.show_text(f"{count} units, {rows} rows ...", "dim")
+        if wanted is Format.table:
+            show(Line(f"{count} units, {rows} rows ...", "dim"))
         found.append(timed(count, rows, seed))
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
-    content = {"machine": machine, "horizon": HORIZON, "plants": found}
-    output.answer(answer_format, "bench", content, lambda: _show(found, machine))
+    return Told({"machine": machine, "horizon": HORIZON, "plants": found}, _shown(found, machine))
 
 
-def _show(found: list[Timed], machine: str) -> None:
-    columns = ["units", "rows", "fit", "sent", "effect", "again", "forecast", "explain"]
-    timed = ("fit", "first", "again", "forecast", "explain")
+def _shown(found: list[Timed], machine: str) -> Iterator[Part]:
     cells = []
     for each in found:
-        fit, *asked = (_seconds(each[key]) for key in timed)
+        fit, *asked = (_seconds(each[key]) for key in ("fit", "first", "again", "forecast", "explain"))
         cells.append([str(each["units"]), str(each["rows"]), fit, f"{each['kilobytes']:.0f} kB", *asked])
-    output.show_table(f"on this machine ({machine})", columns, cells, left=0)
-    output.show_text(
+    columns = ["units", "rows", "fit", "sent", "effect", "again", "forecast", "explain"]
+    yield Table(f"on this machine ({machine})", columns, cells, left=0)
+    yield (
         f"fit: method 'sufficient' with standard errors; effect: {HORIZON} steps with intervals, then the same in "
         f"another size; forecast: {HORIZON} steps; explain: {HORIZON} rows; questions: medians of {REPEATED}"
     )

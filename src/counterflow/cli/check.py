@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
-import typer
 from typer import Option
 
 from counterflow import wording
 from counterflow.checks import Check, Checks
 from counterflow.checks import check as look
 from counterflow.cli import inputs, output
-from counterflow.cli.options import AnswerFormat, FitDirectory, Force, Out
-from counterflow.cli.output import Format
+from counterflow.cli.options import FitDirectory
+from counterflow.cli.output import STYLES, Line, Part, Told, answering
 from counterflow.errors import OptionError
-from counterflow.fits.fit import Fit, load
+from counterflow.fits.fit import load
+from counterflow.notebook import Table
 from counterflow.plant.calendar import as_steps
 from counterflow.questions.question import envelope
 
@@ -25,9 +26,8 @@ if TYPE_CHECKING:
     from counterflow.fits.refutation import Refutation
     from counterflow.plant import Recording
 
-_STYLES = {"pass": "green", "caution": "yellow", "fail": "red", "unknown": "dim"}
 
-
+@answering("json", "csv", "parquet")
 def check(
     directory: FitDirectory,
     recording: Annotated[
@@ -37,10 +37,8 @@ def check(
     plot: Annotated[Path | None, Option(metavar="FILE", help="Also draw: .png.")] = None,
     refute: Annotated[str | None, Option(metavar="UNIT", help="Try to refute the effect of --change on it.")] = None,
     change: Annotated[list[str] | None, Option(metavar="UNIT.CHANNEL=NUMBER", help="Of --refute; may repeat.")] = None,
-    answer_format: AnswerFormat = Format.table,
-    out: Out = None,
-    force: Force = False,
-) -> None:
+    force: output.Force = False,
+) -> Told:
     """What speaks against the answers of a fit?
 
     Excitation, feedback, stability, whiteness, drift, free runs; exit code 6: a check fails.
@@ -51,7 +49,6 @@ def check(
     """
     if (refute is None) != (not change) or (refute is not None and recording is None):
         raise OptionError("--refute UNIT goes with --change UNIT.CHANNEL=NUMBER and --recording FILE, the fitted rows.")
-    output.check_kind(out, ("json", "csv", "parquet"), force)
     if plot is not None:
         output.check_ending("--plot", plot, ("png",))
         output.check_new([plot], force)
@@ -60,23 +57,15 @@ def check(
     steps = int(horizon) if horizon.strip().isdigit() else as_steps(horizon, fit.plant.dt, "--horizon")
     found = look(fit, rows, steps)
     sentence = _sentence(found)
-    told = {**envelope("check", fit, sentence, fit.caveats), **found.to_dict()}
+    content = {**envelope("check", fit, sentence, fit.caveats), **found.to_dict()}
     tried = None if refute is None or rows is None else _tried(fit, rows, refute, change or [])
     if tried is not None:
-        told["refutation"] = tried.to_json()
+        content["refutation"] = tried.to_json()
     if plot is not None:
         output.write_all({plot: output.png(found.plot(), dpi=130)}, force)
-
-    def show() -> None:
-        _show(found, sentence, plot, fit)
-        if tried is not None:
-            table = tried.table()
-            output.show_text(tried.summary(), style=_STYLES[tried.verdict])
-            output.show_table("refuters", table.columns, table.rows, table.left)
-
-    output.conclude(answer_format, out, force, told, show, found.to_frame)
-    if found.verdict == "fail" or (tried is not None and tried.verdict == "fail"):
-        raise typer.Exit(output.CHECK_FAILED)
+    failed = found.verdict == "fail" or (tried is not None and tried.verdict == "fail")
+    parts = _shown(found, sentence, plot, fit, tried)
+    return Told(content, parts, output.CHECK_FAILED if failed else output.OK, found.to_frame)
 
 
 def _tried(fit: Fit, rows: Recording, effect: str, texts: list[str]) -> Refutation:
@@ -98,29 +87,33 @@ def _sentence(found: Checks) -> str:
         return f"{_count(failed)} {says}: do not trust answers that {they} before this is mended."
     if doubtful:
         return f"Nothing fails; {_count(doubtful)} {'asks' if len(doubtful) == 1 else 'ask'} for caution."
-    return f"No check fails; {_count(unknown)} cannot be told from these data." if unknown else "All checks pass."
+    return f"No check fails; these data cannot answer {_count(unknown)}." if unknown else "All checks pass."
 
 
 def _count(checks: tuple[Check, ...]) -> str:
     return f"{len(checks)} {'check' if len(checks) == 1 else 'checks'}"
 
 
-def _show(found: Checks, sentence: str, drawn: Path | None, fit: Fit) -> None:
-    output.show_text(sentence, style=_STYLES[found.verdict])
+def _shown(found: Checks, sentence: str, drawn: Path | None, fit: Fit, tried: Refutation | None) -> Iterator[Part]:
+    yield Line(sentence, STYLES[found.verdict])
     rows = []
     for each in found:
         number = wording.number(each.number) if np.isfinite(each.number) else "–"
         rows.append([each.verdict, each.name, each.about, number, each.unit_of_number])
     source = "the rows of the fit" if found.fitted else "rows that the fit has not seen"
     title = f"{found.rows} rows: {source}" if found.rows else "no rows to look at"
-    output.show_table(title, ["verdict", "check", "of", "number", "which is"], rows, left=3)
+    yield Table(title, ["verdict", "check", "of", "number", "which is"], rows, left=3)
     for each in (*found.of("fail"), *found.of("caution"), *found.of("unknown")):
-        output.show_text("")
-        output.show_text(f"{each.verdict}: {each.title}", style=_STYLES[each.verdict])
-        output.show_text(f"  {each.finding[:1].upper()}{each.finding[1:]}.")
+        yield ""
+        yield Line(f"{each.verdict}: {each.title}", STYLES[each.verdict])
+        yield f"  {each.finding[:1].upper()}{each.finding[1:]}."
         if each.remedy:
-            output.show_text(f"  Remedy: {each.remedy}.")
-    output.show_source(fit.provenance)
-    output.show_notes(fit.caveats)
+            yield f"  Remedy: {each.remedy}."
+    yield from output.sourced(fit.provenance)
+    yield from output.noted(fit.caveats)
     if drawn is not None:
-        output.show_lines("", f"written: {drawn}")
+        yield from ("", f"written: {drawn}")
+    if tried is not None:
+        table = tried.table()
+        yield Line(tried.summary(), STYLES[tried.verdict])
+        yield Table("refuters", table.columns, table.rows, table.left)

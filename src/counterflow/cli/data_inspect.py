@@ -3,60 +3,33 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Argument, Option
 
 from counterflow.cli import output
-from counterflow.cli.federation_file import quoted, read_federation, relative, shown_key
-from counterflow.cli.options import AnswerFormat, Force
-from counterflow.cli.output import Format
-from counterflow.cli.table_options import (
-    Database,
-    DayFirst,
-    Decimal,
-    Encoding,
-    Quality,
-    Separator,
-    Sheet,
-    SkipAfterHeader,
-    SkipRows,
-    Sql,
-    Tag,
-    Time,
-    TimeFormat,
-    Timezone,
-    Value,
-    given_options,
-    opened,
-)
-from counterflow.data import ChannelFacts, Inspection, Preparation, draft, inspect
-from counterflow.data import Draft as DraftOfPlant
+from counterflow.cli.federation_file import read_federation, relative
+from counterflow.cli.output import Part, Told, answering
+from counterflow.cli.table_options import OF_TABLE, GivenTable, given_table
+from counterflow.cli.toml_page import quoted
+from counterflow.cli.toml_page import shown as shown_path
+from counterflow.data import ChannelFacts, Draft, Inspection, Preparation, draft, inspect
 from counterflow.data.databases import is_sqlite, public_address, sqlite_file
-from counterflow.data.drafts import DraftChannel
 from counterflow.errors import DataError
-from counterflow.plant import Recording
+from counterflow.notebook import Table
+from counterflow.plant import Channel, Recording
 from counterflow.printable import shown
 
-Draft = Annotated[
+FederationOut = Annotated[
     Path | None,
     Option(metavar="FILE", help="Also write a federation file, .toml, that counterflow fit takes as it is."),
 ]
 
 
-def inspect_table(
-    files: Annotated[
-        list[Path] | None,
-        Argument(metavar="[FILE]...", help="CSV, Parquet, XLSX, folders, zips: one table.", show_default=False),
-    ] = None,
-    sql: Sql = None, database: Database = None, time: Time = None, time_format: TimeFormat = None,
-    day_first: DayFirst = None, timezone: Timezone = None, separator: Separator = None, decimal: Decimal = None,
-    encoding: Encoding = None, skip_rows: SkipRows = 0, skip_after_header: SkipAfterHeader = None, tag: Tag = None,
-    value: Value = None, quality: Quality = None, sheet: Sheet = None, federation: Draft = None, force: Force = False,
-    answer_format: AnswerFormat = Format.table,
-) -> None:  # fmt: skip
+@answering(options=OF_TABLE)
+def inspect_table(federation: FederationOut = None, force: output.Force = False, **given: Any) -> Told:
     """What does a table hold: rows, gaps, repeats, every channel, and which units its tags seem to make?
 
     Nothing is changed. What is uncertain is asked as a question, with the choice that was made.
@@ -65,49 +38,41 @@ def inspect_table(
 
     Example: counterflow data inspect --sql "select * from log" --database plant.db --federation federation.toml
     """
-    options = given_options(
-        time=time, time_format=time_format, day_first=day_first, timezone=timezone, separator=separator,
-        decimal=decimal, encoding=encoding, skip_rows=skip_rows or None, skip_after_header=skip_after_header, tag=tag,
-        value=value, quality=quality, sheet=sheet,
-    )  # fmt: skip
     if federation is not None:
         output.check_ending("--federation", federation, ("toml",))
         output.check_new([federation], force)
-    found = inspect(opened(files or [], sql, database, options))
+    table = given_table(given)
+    found = inspect(table.open())
     made = draft(found)
     if federation is not None:
         if not made.units:
-            raise DataError(f"{', '.join(found.files)}: no federation file can be drafted: {made.reason}")
-        source = {"files": files} if files else {"sql": sql, "database": database}
-        output.write_all({federation: draft_text(found, made, source, options, federation).encode()}, force)
+            names = ", ".join(file.name for file in found.table.files)
+            raise DataError(f"{names}: no federation file can be drafted: {made.reason}")
+        output.write_all({federation: draft_text(found, made, table, federation).encode()}, force)
     content = {**found.to_json(), "draft": made.to_json()}
-    output.answer(answer_format, "data inspect", content, lambda: _show(found, made, federation))
+    return Told(content, _shown(found, made, federation))
 
 
-def _show(found: Inspection, made: DraftOfPlant, drafted: Path | None) -> None:
-    for sentence in found.sentences:
-        output.show_text(sentence)
+def _shown(found: Inspection, made: Draft, drafted: Path | None) -> Iterator[Part]:
+    yield from found.sentences
     for group, names in found.groups.items():
-        rows = [_row(found[name]) for name in names]
         columns = ["channel", "kind", "range", "mean ± std", "missing", "held", "levels"]
-        output.show_table(f"{group}: {len(names)} channels", columns, rows, left=2)
+        yield Table(f"{group}: {len(names)} channels", columns, [_row(found[name]) for name in names], left=2)
         same: dict[str, list[str]] = {}
         for name in names:
             same.setdefault(found[name].verdict, []).append(name)
-        for verdict, members in same.items():
-            output.show_text(f"  {', '.join(members)}: {verdict}")
-    output.show_lines("", "What the tags seem to mean:", *made.picture.splitlines())
+        yield from (f"  {', '.join(members)}: {verdict}" for verdict, members in same.items())
+    yield from ("", "What the tags seem to mean:", *made.picture.splitlines())
     if made.questions:
-        output.show_lines("", "Questions; the choices that were made stand in the draft:")
-        output.show_lines(*(f"  ? {question}" for question in made.questions))
+        yield from ("", "Questions; the choices that were made stand in the draft:")
+        yield from (f"  ? {question}" for question in made.questions)
+    yield ""
     if drafted is not None:
-        output.show_lines("", f"federation file: {drafted}", f"next: counterflow fit {drafted} --out fit")
+        yield from (f"federation file: {drafted}", f"next: counterflow fit {drafted} --out fit")
     elif not made.units:
-        output.show_lines("", f"No federation file can be drafted: {made.reason}.")
+        yield f"No federation file can be drafted: {made.reason}."
     else:
-        output.show_lines(
-            "", "next: the same with --federation federation.toml, then counterflow fit federation.toml --out fit"
-        )
+        yield "next: the same with --federation federation.toml, then counterflow fit federation.toml --out fit"
 
 
 def _row(channel: ChannelFacts) -> list[str]:
@@ -118,43 +83,33 @@ def _row(channel: ChannelFacts) -> list[str]:
     return [channel.name, channel.kind, span, mean, *shares, str(channel.levels)]
 
 
-def draft_text(
-    found: Inspection, made: DraftOfPlant, source: Mapping[str, Any], options: Mapping[str, Any], place: Path
-) -> str:
+def draft_text(found: Inspection, made: Draft, table: GivenTable, place: Path) -> str:
     """A federation file that can be used as it is: units by their tags, and every option that the table was read by."""
     lines = ["# Drafted from the tags and the values of the table. It can be used as it is:"]
-    lines += [f"#   counterflow fit {place.name} --out fit", "#"]
-    lines += [f"# {line}" for line in made.picture.splitlines()]
+    lines += [f"#   counterflow fit {place.name} --out fit", "#", *(f"# {line}" for line in made.picture.splitlines())]
     if made.questions:
-        lines += ["#", "# Questions, with the choices that were made:"]
-        lines += [f"# ? {question}" for question in made.questions]
+        lines += ["#", "# Questions, with the choices that were made:", *(f"# ? {each}" for each in made.questions)]
     lines += ["", "[data]"]
-    if source.get("sql") is not None:
-        database = str(source["database"])
+    if table.sql is not None:
+        database = str(table.database)
         if is_sqlite(database):
             database = f"sqlite:{relative(sqlite_file(database), place.parent)}"
-        lines += [f"sql = {quoted(str(source['sql']))}", f"database = {quoted(public_address(database))}"]
+        lines += [f"sql = {quoted(table.sql)}", f"database = {quoted(public_address(database))}"]
     else:
-        names = [quoted(relative(file, place.parent)) for file in source["files"]]
+        names = [quoted(relative(file, place.parent)) for file in table.files]
         lines.append(f"file = {names[0]}" if len(names) == 1 else f"files = [{', '.join(names)}]")
-    known = dict(options)
-    if found.time_name is not None and found.own_time:
-        known = {"time": found.time_name} | known
-    for key, value in (known | made.options).items():
-        text = str(value).lower() if isinstance(value, (bool, int)) else quoted(value)
-        lines.append(f"{key} = {text}")
+    # a time column that was made here stands in no file
+    time = {} if found.table.time_name is None or found.table.step is not None else {"time": found.table.time_name}
+    for key, value in (time | table.options | dict(made.options)).items():
+        lines.append(f"{key} = {str(value).lower() if isinstance(value, (bool, int)) else quoted(value)}")
     if found.time is not None:
         lines.append(f"dt = {found.time.step / 1e9:.9g}  # seconds between two rows")
     for unit in made.units:
-        lines += ["", f"[{shown_key('units', unit.name)}]"]
-        for side in ("inputs", "outputs"):
-            channels = getattr(unit, side)
-            if not channels:
-                lines.append(f"{side} = []")
-                continue
-            lines.append(f"{side} = [")
-            lines += [f"  {_drafted(each)},{f'  # {each.why}' if each.why else ''}" for each in channels]
-            lines.append("]")
+        lines += ["", f"[{shown_path(('units', unit.name))}]"]
+        for side, pairs in (("inputs", unit.inputs), ("outputs", unit.outputs)):
+            why = {column: f"  # {made.why[column]}" for column, _ in pairs if made.why.get(column)}
+            entries = [f"  {_entry(column, channel)},{why.get(column, '')}" for column, channel in pairs]
+            lines += [f"{side} = [", *entries, "]"] if entries else [f"{side} = []"]
     if made.left_out:
         lines += [
             "",
@@ -164,26 +119,23 @@ def draft_text(
     return "\n".join("".join(sign for sign in line if sign.isprintable()) for line in lines) + "\n"
 
 
-def _drafted(channel: DraftChannel) -> str:
-    """A channel in TOML: its name alone, or with what is known of it."""
-    if not channel.measure and channel.limits is None:
-        return quoted(channel.column)
-    about = [f"name = {quoted(channel.column)}"]
-    about += [f"unit = {quoted(channel.measure)}"] if channel.measure else []
+def _entry(column: str, channel: Channel) -> str:
+    """A channel in TOML: its column alone, or with what is known of it."""
+    about = [f"unit = {quoted(channel.unit)}"] if channel.unit else []
     about += [f"limits = [{channel.limits[0]:g}, {channel.limits[1]:g}]"] if channel.limits is not None else []
-    return f"{{{', '.join(about)}}}"
+    return f"{{{', '.join([f'name = {quoted(column)}', *about])}}}" if about else quoted(column)
 
 
 def _printed(text: str) -> str:
     return shown(text, 200).replace("\n", " ")
 
 
+@answering()
 def prepare(
     federation: Annotated[Path, Argument(metavar="FEDERATION", help="A federation file in TOML, with logs.")],
     out: Annotated[Path, Option(metavar="FILE", help="The recording, .safetensors.")],
-    force: Force = False,
-    answer_format: AnswerFormat = Format.table,
-) -> None:
+    force: output.Force = False,
+) -> Told:
     """Read a federation's logs into a recording and tell everything that is done to them.
 
     Example: counterflow data prepare federation.toml --out recording.safetensors
@@ -195,22 +147,19 @@ def prepare(
         "recording": out, "digest": found.recording.digest, "units": output.units_json(found.recording.units),
         "preparation": None if found.preparation is None else found.preparation.to_json(),
     }  # fmt: skip
-    output.answer(
-        answer_format, "data prepare", content,
-        lambda: show_prepared(found.preparation, found.recording, f"recording: {out}"),
-    )  # fmt: skip
+    return Told(content, prepared(found.preparation, found.recording, f"recording: {out}"))
 
 
-def show_prepared(preparation: Preparation | None, recording: Recording, written: str) -> None:
+def prepared(preparation: Preparation | None, recording: Recording, written: str) -> Iterator[Part]:
     """Everything that was done, doubts as notes below, and what came of it."""
     if preparation is None:
-        output.show_text("Rows were taken as they come.")
+        yield "Rows were taken as they come."
     else:
-        output.show_lines(*(step.text for step in preparation.steps if not step.doubt))
-        output.show_notes(preparation.doubts)
+        yield from (step.text for step in preparation.steps if not step.doubt)
+        yield from output.noted(preparation.doubts)
     rows = [[unit.name, str(unit.n_inputs), str(unit.n_outputs)] for unit in recording.units]
-    output.show_table(f"{recording.rows} rows", ["unit", "inputs", "outputs"], rows)
-    output.show_lines("", written)
+    yield Table(f"{recording.rows} rows", ["unit", "inputs", "outputs"], rows)
+    yield from ("", written)
 
 
 def place_of(out: Path, names: Sequence[str], force: bool) -> dict[str, Path]:

@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Option
+from typer import Option
 
 from counterflow.cli import output
-from counterflow.cli.options import AnswerFormat, Force
-from counterflow.cli.output import Format
-from counterflow.cli.table_options import (
-    Database,
-    DayFirst,
-    Decimal,
-    Encoding,
-    Quality,
-    Separator,
-    Sheet,
-    SkipAfterHeader,
-    SkipRows,
-    Sql,
-    Tag,
-    Time,
-    TimeFormat,
-    Timezone,
-    Value,
-    given_options,
-    opened,
-)
+from counterflow.cli.output import Part, Told, answering
+from counterflow.cli.table_options import OF_TABLE, given_table
 
 if TYPE_CHECKING:
     import polars
@@ -38,13 +20,9 @@ if TYPE_CHECKING:
 _KINDS = ("parquet", "feather", "csv")
 
 
+@answering(options=OF_TABLE)
 def read(
     out: Annotated[Path, Option(metavar="FILE", help="The table: .parquet, .feather or .csv.")],
-    files: Annotated[
-        list[Path] | None, Argument(metavar="[FILE]...", help="Tables, folders or zip files.", show_default=False)
-    ] = None,
-    sql: Sql = None,
-    database: Database = None,
     opcua: Annotated[str | None, Option(metavar="URL", help="An OPC UA server, such as opc.tcp://host:4840.")] = None,
     node: Annotated[
         list[str] | None, Option(metavar="ID", help="Its nodes or folders, such as ns=2;s=FIC-101.PV (all).")
@@ -54,11 +32,9 @@ def read(
     security: Annotated[
         str | None, Option(metavar="TEXT", help="OPC UA: policy,mode,certificate,key, as asyncua has it.")
     ] = None,
-    time: Time = None, time_format: TimeFormat = None, day_first: DayFirst = None, timezone: Timezone = None,
-    separator: Separator = None, decimal: Decimal = None, encoding: Encoding = None, skip_rows: SkipRows = 0,
-    skip_after_header: SkipAfterHeader = None, tag: Tag = None, value: Value = None, quality: Quality = None,
-    sheet: Sheet = None, force: Force = False, answer_format: AnswerFormat = Format.table,
-) -> None:  # fmt: skip
+    force: output.Force = False,
+    **given: Any,
+) -> Told:
     """Read logs from files, a database or an OPC UA server into one table: a time column, and a column for each tag.
 
     Example: counterflow data read --sql "select * from log" --database postgresql://me@host/plant --out plant.parquet
@@ -66,29 +42,21 @@ def read(
     Example: counterflow data read --opcua opc.tcp://host:4840 --node "ns=2;s=Area1" --start 2024-11-01 --out a.parquet
     """
     output.check_kind(out, _KINDS, force)
-    options = given_options(
-        time=time, time_format=time_format, day_first=day_first, timezone=timezone, separator=separator,
-        decimal=decimal, encoding=encoding, skip_rows=skip_rows or None, skip_after_header=skip_after_header, tag=tag,
-        value=value, quality=quality, sheet=sheet,
-    )  # fmt: skip
-    table = opened(
-        files or [], sql, database, options, opcua=opcua, nodes=node or [], period=(start, stop), security=security
-    )
-    frame = table_frame(table)
+    found = given_table(given).open(opcua, node or [], (start, stop), security)
+    frame = table_frame(found)
     output.write_all({out: frame_bytes(frame, out)}, force)
     content: dict[str, Any] = {
-        "table": out, "rows": len(frame), "time": table.time_name, "channels": list(table.channels),
-        "units": table.measures, "notes": [f"{count} {what}" for what, count in table.notes],
+        "table": out, "rows": len(frame), "time": found.time_name, "channels": list(found.channels),
+        "units": found.measures, "notes": [note.text for note in found.notes],
     }  # fmt: skip
-    output.answer(answer_format, "data read", content, lambda: _show(table, frame, out))
+    return Told(content, _shown(found, frame, out))
 
 
-def _show(table: Table, frame: polars.DataFrame, out: Path) -> None:
+def _shown(table: Table, frame: polars.DataFrame, out: Path) -> Iterator[Part]:
     kinds = ", ".join(f"{file.name} ({file.kind})" for file in table.files[:5])
-    output.show_text(f"{kinds}: {len(frame)} rows, {len(table.channels)} channels.")
-    for what, count in table.notes:
-        output.show_text(f"{count} {what}.")
-    output.show_lines("", f"table: {out}", f"next: counterflow data inspect {out} --federation federation.toml")
+    yield f"{kinds}: {len(frame)} rows, {len(table.channels)} channels."
+    yield from (note.text for note in table.notes)
+    yield from ("", f"table: {out}", f"next: counterflow data inspect {out} --federation federation.toml")
 
 
 def table_frame(table: Table) -> polars.DataFrame:
@@ -115,9 +83,7 @@ def frame_bytes(frame: polars.DataFrame, out: Path) -> Any:
     """How a frame is written, by the ending of its file's name."""
     kind = out.suffix.lower()
     if kind == ".csv":
-        from counterflow.questions.reply import as_csv
+        from counterflow.frames import as_csv
 
         return as_csv(frame)
-    if kind == ".feather":
-        return lambda place: frame.write_ipc(place)
-    return lambda place: frame.write_parquet(place)
+    return frame.write_ipc if kind == ".feather" else frame.write_parquet

@@ -9,17 +9,16 @@ from typing import Annotated
 from typer import Option
 
 from counterflow.cli import output
-from counterflow.cli.options import AnswerFormat, Force
-from counterflow.cli.output import Format
+from counterflow.cli.output import Told, answering
 from counterflow.data import sample as samples
 
 
+@answering()
 def sample(
     out: Annotated[Path, Option(metavar="DIR", help="Folder for the file.")] = Path("."),
     form: Annotated[str, Option(help=f"{', '.join(samples.FORMS)}.")] = "wide",
-    force: Force = False,
-    answer_format: AnswerFormat = Format.table,
-) -> None:
+    force: output.Force = False,
+) -> Told:
     """Write a small log with ISA tags: 40 hours of a simulated plant, as a historian would export it.
 
     Example: counterflow data sample --form long
@@ -29,12 +28,6 @@ def sample(
         made = samples.write(Path(folder), form)
         target = out / made.name
         output.write_all({target: made.read_bytes()}, force)
-    next_step = f"counterflow data inspect {target} --federation federation.toml"
-    if form == "sql":
-        next_step = (
-            f'counterflow data inspect --sql "select * from log" --database {target} --federation federation.toml'
-        )
-    content = {"file": target, "form": form, "next": next_step}
-    output.answer(
-        answer_format, "data sample", content, lambda: output.show_lines(f"log: {target}", f"next: {next_step}")
-    )
+    source = f'--sql "select * from log" --database {target}' if form == "sql" else str(target)
+    following = f"counterflow data inspect {source} --federation federation.toml"
+    return Told({"file": target, "form": form, "next": following}, [f"log: {target}", f"next: {following}"])

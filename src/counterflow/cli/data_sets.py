@@ -12,10 +12,10 @@ from typer import Argument, Option
 
 from counterflow._version import __version__
 from counterflow.cli import output
-from counterflow.cli.data_inspect import place_of, show_prepared
-from counterflow.cli.federation_file import shown_key
-from counterflow.cli.options import AnswerFormat, Files, Force, Seed
-from counterflow.cli.output import Format
+from counterflow.cli.data_inspect import place_of, prepared
+from counterflow.cli.options import Files, Seed
+from counterflow.cli.output import Told, answering
+from counterflow.cli.toml_page import shown as shown_path
 from counterflow.data.hai import prepare_hai
 from counterflow.data.stand_ins import write_stand_in
 from counterflow.data.swat import prepare_swat
@@ -33,6 +33,7 @@ class Dataset(StrEnum):
     swat = "swat"
 
 
+@answering()
 def hai(
     files: Files,
     out: Place,
@@ -42,17 +43,17 @@ def hai(
     rows: Annotated[int, Option(min=0, help="Keep the first so many rows (0: all).")] = 0,
     normal_only: NormalOnly = True,
     standardise: Standardise = False,
-    force: Force = False,
-    answer_format: AnswerFormat = Format.table,
-) -> None:
+    force: output.Force = False,
+) -> Told:
     """Prepare files of the HAI data set (20.07, 21.03, 22.04, 23.05) as the paper does.
 
     Example: counterflow data hai train1.csv.gz train2.csv.gz --out hai
     """
     options = {"rows": rows or None, "normal_only": normal_only, "standardise": standardise, "labels": labels or ()}
-    _prepare("hai", files, out, options, force, answer_format)
+    return _prepare("hai", files, out, options, force)
 
 
+@answering()
 def swat(
     files: Files,
     out: Place,
@@ -64,9 +65,8 @@ def swat(
     seed: Seed = 0,
     normal_only: NormalOnly = True,
     standardise: Standardise = False,
-    force: Force = False,
-    answer_format: AnswerFormat = Format.table,
-) -> None:
+    force: output.Force = False,
+) -> Told:
     """Prepare files of the SWaT data set (2015; CSV or XLSX) as the paper does.
 
     Example: counterflow data swat SWaT_Dataset_Normal_v1.csv --out swat
@@ -75,12 +75,10 @@ def swat(
         "rows": rows or None, "correlation": correlation, "noise": noise, "seed": seed, "normal_only": normal_only,
         "standardise": standardise,
     }  # fmt: skip
-    _prepare("swat", files, out, options, force, answer_format)
+    return _prepare("swat", files, out, options, force)
 
 
-def _prepare(
-    dataset: str, files: Sequence[Path], out: Path, options: dict[str, Any], force: bool, answer_format: Format
-) -> None:
+def _prepare(dataset: str, files: Sequence[Path], out: Path, options: dict[str, Any], force: bool) -> Told:
     """Prepare, write recording, federation file and report, and tell."""
     places = place_of(out, ("recording.safetensors", "report.json", "report.md", "federation.toml"), force)
     prepare: Any = prepare_hai if dataset == "hai" else prepare_swat
@@ -96,17 +94,15 @@ def _prepare(
         "# counterflow fit THIS-FILE --out fit", "", "[federation]", 'recording = "recording.safetensors"',
     ]  # fmt: skip
     for unit in found.recording.units:
-        lines += ["", f"[{shown_key('units', unit.name)}]"]
+        lines += ["", f"[{shown_path(('units', unit.name))}]"]
         lines.append(f"# {unit.n_inputs} inputs, {unit.n_outputs} outputs; see report.md")
     contents = {
         "recording.safetensors": found.recording.save, "report.json": (output.as_json(head | report) + "\n").encode(),
         "report.md": _markdown(dataset, found).encode(), "federation.toml": ("\n".join(lines) + "\n").encode(),
     }  # fmt: skip
     output.write_all({places[name]: content for name, content in contents.items()}, force)
-    output.answer(
-        answer_format, f"data {dataset}", report,
-        lambda: show_prepared(found.preparation, found.recording, f"recording, federation file and report: {out}"),
-    )  # fmt: skip
+    written = f"recording, federation file and report: {out}"
+    return Told(report, prepared(found.preparation, found.recording, written))
 
 
 def _markdown(dataset: str, found: Any) -> str:
@@ -120,6 +116,7 @@ def _markdown(dataset: str, found: Any) -> str:
     return "\n".join(lines) + "\n"
 
 
+@answering()
 def stand_in(
     dataset: Annotated[Dataset, Argument(help="Whose format.")],
     out: Annotated[Path, Option(metavar="DIR", help="Directory for the files.")],
@@ -128,9 +125,8 @@ def stand_in(
     ] = None,
     rows: Annotated[int, Option(min=10, max=1_000_000, help="Rows of each file.")] = 2000,
     seed: Seed = 0,
-    force: Force = False,
-    answer_format: AnswerFormat = Format.table,
-) -> None:
+    force: output.Force = False,
+) -> Told:
     """Write small files in the format of a data set, from a simulated plant. They are not the real data set.
 
     Example: counterflow data stand-in hai --version 21.03 --rows 5000 --out stand-in
@@ -142,4 +138,4 @@ def stand_in(
     files = [str(path) for path in places.values()]
     content = {"dataset": dataset, "files": files, "notice": "simulated numbers; not the real data set"}
     title = f"A stand-in for {_TITLES[dataset]}: simulated numbers in its format, not the real data set."
-    output.answer(answer_format, "data stand-in", content, lambda: output.show_lines(title, *files))
+    return Told(content, [title, *files])

@@ -8,7 +8,7 @@ there or what belongs there.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,19 +18,22 @@ import numpy as np
 from rich.console import Console
 from typer import Option
 
-from counterflow import report
+from counterflow import report, wording
 from counterflow.arrays import FloatArray
 from counterflow.cli import demo_plant, output
-from counterflow.cli.demo_linear import PooledLinear
-from counterflow.cli.demo_log import from_a_log
 from counterflow.cli.demo_plant import Worlds
-from counterflow.cli.options import AnswerFormat, Force
-from counterflow.cli.output import Format
+from counterflow.cli.options import Seed
+from counterflow.cli.output import Format, Line, Part, Told, answering, picked
+from counterflow.data import read_logs, sample
 from counterflow.errors import OptionError, StorageError
 from counterflow.files import blaming, make_folder
 from counterflow.fits import training
 from counterflow.fits.fit import Fit
+from counterflow.notebook import Table
 from counterflow.plant import Recording
+from counterflow.questions.attribution import Attribution
+from counterflow.questions.counterfactual import Counterfactual
+from counterflow.questions.restoration import Restoration
 from counterflow.report.content import Section
 
 RECORDING, FIT, REPORT = "recording.safetensors", "fit", "report.html"
@@ -39,6 +42,11 @@ HORIZON, HELD = 60, 20  # steps
 BEGIN, WINDOW, CLOSED, CLOSING = 210, 90, 40, 35.0  # the incident: rows before the end, rows, for how long, by how much
 BACK = 30  # steps in which a pressure is to be brought back
 LINEAR = "a plain linear model of all logs pooled"
+MOST_LAGS = 12  # of that model
+# what the log that ships with the package is asked
+UNIT, INPUT, ADDED = "area_1", "FIC-101.SP", 1.0
+EFFECT, CHANNEL = "area_2", "TIC-201.PV"
+START, STOP = "2024-11-01 16:00", "2024-11-01 17:00"
 
 
 @dataclass(frozen=True)
@@ -53,8 +61,8 @@ class Question:
 
     def __str__(self) -> str:
         return (
-            f"The {_plain(self.cause)}'s {self.lever} {self.change:+g} % for {HELD} minutes: "
-            f"what happens to the {_plain(self.effect)}?"
+            f"The {self.cause.replace('_', ' ')}'s {self.lever} {self.change:+g} % for {HELD} minutes: "
+            f"what happens to the {self.effect.replace('_', ' ')}?"
         )
 
     @property
@@ -72,13 +80,14 @@ QUESTIONS = (
 )
 
 
+@answering()
 def demo(
+    wanted: Format,
     out: Annotated[Path, Option(help="Directory for the recording, the saved fit and the report.")] = OUT,
     steps: Annotated[int, Option(min=600, max=100_000, help="Minutes of plant to simulate.")] = 1800,
-    seed: Annotated[int, Option(min=0, help="Of the simulation and of the fit.")] = 0,
-    force: Force = False,
-    answer_format: AnswerFormat = Format.table,
-) -> None:
+    seed: Seed = 0,
+    force: output.Force = False,
+) -> Told:
     """From a historian's file to an answer; then a steam plant of four units, fitted from its logs, with a report.
 
     Both plants are simulated, so that the truth stands beside every answer.
@@ -87,9 +96,9 @@ def demo(
     check_place(out, force)
     if find_spec("matplotlib") is None:
         raise OptionError("the demo's report needs matplotlib: install it with  pip install 'counterflow[plots]'")
-    console = Console(stderr=True, quiet=answer_format is Format.json)
+    console = Console(stderr=True, quiet=wanted is Format.json)
     with console.status("from a historian's file to an answer"):
-        first = from_a_log()
+        log, first = from_a_log()
     with console.status("simulating the plant"):
         calm = demo_plant.moved_in_steps(steps, seed)
         worlds = demo_plant.lived(with_incident(calm), seed)
@@ -103,15 +112,65 @@ def demo(
     with console.status("drawing the report"):
         content = compose(recording, fit, [*whatifs, *incident], steps, seed)
         page = report.render(content)  # all is drawn before anything is written
-    _write(out, recording, fit, page)
+    with blaming(out):
+        make_folder(out)
+    recording.save(out / RECORDING)
+    fit.save(out / FIT)
+    report.write(page, out / REPORT)
     seconds = time.perf_counter() - began
-    answer = {"log": first.to_json(), **_content(out, fit, content, incident, steps, seed, seconds)}
+    told = {
+        "log": log, "method": fit.method, "steps": steps, "seed": seed, "seconds": round(seconds, 3),
+        "files": {"recording": out / RECORDING, "fit": out / FIT, "report": out / REPORT},
+        **output.fit_json(fit.status, fit.traffic), **_content(content, incident),
+    }  # fmt: skip
+    return Told(told, (*first, *_shown(out, fit, content, incident, seconds)))
 
-    def show() -> None:
-        first.show()
-        _show(out, fit, content, incident, seconds)
 
-    output.answer(answer_format, "demo", answer, show)
+# ---- the log that ships with the package
+
+
+def from_a_log() -> tuple[dict[str, Any], list[Part]]:
+    """Read the sample, fit it, ask, and simulate the truth: the same disturbances and noise, another set point."""
+    recording, preparation = read_logs(sample.path())
+    asked = training.fit(recording).counterfactual(recording, add={UNIT: {INPUT: ADDED}}, start=START, stop=STOP)
+    first = asked[EFFECT].first
+    rows = slice(first, first + len(asked[EFFECT].mean))
+    usual = sample.simulate()
+    feed = usual.columns[INPUT].copy()
+    feed[rows] += ADDED
+    other = sample.simulate(do={INPUT: feed})
+    inside, ends = [], {}
+    for name, world in asked.items():
+        true = np.stack([(other.clean[each] - usual.clean[each])[rows] for each in world.channels], axis=1)
+        mean, low, high = (np.asarray(each) - world.was for each in (world.mean, world.lower, world.upper))
+        inside.append(((low <= true) & (true <= high)).ravel())
+        ends[name] = [each[-1] for each in (mean, low, high, true)]
+    k = asked[EFFECT].channels.index(CHANNEL)
+    answer, lower, upper, truth = (float(each[k]) for each in ends[EFFECT])
+    share = float(np.concatenate(inside).mean())
+    told = {
+        "file": sample.path().name, "unit": UNIT, "input": INPUT, "added": ADDED, "effect": EFFECT, "channel": CHANNEL,
+        "start": START, "stop": STOP, "sentence": asked.sentence(), "answer": answer, "lower": lower, "upper": upper,
+        "truth": truth, "inside": share,
+    }  # fmt: skip
+    measure = sample.OUTPUTS[CHANNEL]
+    value, interval = wording.measured(answer, lower, upper, measure, sign=True)
+    drafted = next(step for step in preparation.steps if step.name == "drafted").numbers["units"]
+    sides = [(unit["name"], side, unit[side]) for unit in drafted for side in ("inputs", "outputs")]
+    return told, [
+        Line("From a historian's file to an answer", "bold"),
+        f"{sample.path().name}, which ships with the package, read as it is:",
+        *(f"  {unit}: {side} {', '.join(each['name'] for each in channels)}" for unit, side, channels in sides),
+        "",
+        asked.sentence(),
+        f"{CHANNEL} at the end: {value} (95 %: {interval}); the truth, by the simulator: "
+        f"{wording.quantity(wording.number(truth, 2, sign=True), measure)}. Of all rows and channels, "
+        f"{wording.share(share, 0)} of the truth lies within the intervals.",
+        "",
+    ]
+
+
+# ---- the steam plant
 
 
 def with_incident(calm: FloatArray) -> FloatArray:
@@ -138,8 +197,8 @@ def look_into(worlds: Worlds, calm: FloatArray, fit: Fit) -> list[Section]:
         f"Who moved the drum pressure from minute {start:g} to {start + 2 * CLOSED - 1:g}?",
     ))  # fmt: skip
     lost = 2.0  # bar, if nothing better is known
-    if isinstance(world, report.World):
-        told, at = world.trajectory, world.headline_index
+    if isinstance(world, report.Told) and isinstance(world.answer, Counterfactual):
+        told, at = world.answer, world.headline_index
         gap = told.mean[:, at] - told.factual[:, at]
         lost = float(np.round(gap[np.abs(gap).argmax()], 1)) or lost
         world = replace(world, truth=worlds.again(calm)[start:stop, boiler])
@@ -147,8 +206,8 @@ def look_into(worlds: Worlds, calm: FloatArray, fit: Fit) -> list[Section]:
         "boiler", {"drum pressure": lost}, {"boiler": ["fuel valve"], "turbine": ["governor valve"]}, BACK,
         f"What would bring the drum pressure back by {lost:+g} bar within {clock.span(BACK)}?",
     ))  # fmt: skip
-    if isinstance(remedy, report.Remedy):
-        remedy = replace(remedy, truth=worlds.ahead(held(remedy.restoration.change, BACK))[:, boiler])
+    if isinstance(remedy, report.Told) and isinstance(remedy.answer, Restoration):
+        remedy = replace(remedy, truth=worlds.ahead(held(remedy.answer.change, BACK))[:, boiler])
     return [world, shares, remedy]
 
 
@@ -202,13 +261,11 @@ def beside_the_truth(page: report.Report) -> dict[str, str]:
     out, inside = {}, []
     for which, label in ((1, "the answers miss the truth by"), (2, "a linear model misses it by")):
         errors = [whatif.relative_error(whatif.answers[which]) or 0.0 for whatif in page.whatifs]
-        out[label] = ", ".join(f"{100 * error:.0f} %" for error in errors)
+        out[label] = ", ".join(wording.share(error, 0) for error in errors)
     for whatif in page.whatifs:
         true, answer = whatif.answers[0].mean, whatif.answers[1]
-        assert answer.lower is not None
-        assert answer.upper is not None
-        inside.append(((answer.lower <= true) & (true <= answer.upper)).ravel())
-    return {**out, "truth within the 95 % bands": f"{100 * np.concatenate(inside).mean():.0f} %"}
+        inside.append(((np.asarray(answer.lower) <= true) & (true <= np.asarray(answer.upper))).ravel())
+    return {**out, "truth within the 95 % bands": wording.share(float(np.concatenate(inside).mean()), 0)}
 
 
 def check_place(out: Path, force: bool) -> None:
@@ -229,64 +286,82 @@ def check_place(out: Path, force: bool) -> None:
         raise StorageError(f"--out {str(out)!r} holds an earlier demo: choose another directory, or give --force.")
 
 
-def _write(out: Path, recording: Recording, fit: Fit, page: str) -> None:
-    with blaming(out):
-        make_folder(out)
-    recording.save(out / RECORDING)
-    fit.save(out / FIT)
-    report.write(page, out / REPORT)
-
-
-def _plain(name: str) -> str:
-    return name.replace("_", " ")
-
-
-def _content(
-    out: Path, fit: Fit, content: report.Report, incident: Sequence[Section], steps: int, seed: int, seconds: float
-) -> dict[str, Any]:
-    answered = "label truth mean lower upper level"
+def _content(content: report.Report, incident: Sequence[Section]) -> dict[str, Any]:
     return {
-        "method": fit.method, "steps": steps, "seed": seed, "seconds": round(seconds, 3),
-        "files": {"recording": out / RECORDING, "fit": out / FIT, "report": out / REPORT},
-        **output.fit_json(fit.status, fit.traffic),
         "caveats": list(content.caveats),
         "questions": [
             {
                 "question": whatif.question, "sentence": whatif.sentence(),
-                "channels": [{"name": c.name, "unit": c.unit} for c in whatif.channels],
+                "channels": [picked(channel, "name unit") for channel in whatif.channels],
                 "answers": [
-                    output.picked(answer, answered) | {"relative_error": whatif.relative_error(answer)}
+                    picked(answer, "label truth mean lower upper level")
+                    | {"relative_error": whatif.relative_error(answer)}
                     for answer in whatif.answers
                 ],
             }
             for whatif in content.whatifs
         ],
         "incident": [{"question": told.question, "sentence": told.sentence()} for told in incident],
-        "restoration": next((dict(each.restoration.change) for each in content.remedies), None),
-        "shares": next((dict(each.ranked()) for each in content.shares), None),
+        "restoration": next((dict(found.change) for found, _ in content.answers(Restoration)), None),
+        "shares": next((dict(found.ranked(name)) for found, name in content.answers(Attribution)), None),
         "checks": [{**c.to_dict(), "passed": c.passed} for c in content.checks],
     }  # fmt: skip
 
 
-def _show(out: Path, fit: Fit, content: report.Report, incident: Sequence[Section], seconds: float) -> None:
-    output.show_fit(fit)
+def _shown(
+    out: Path, fit: Fit, content: report.Report, incident: Sequence[Section], seconds: float
+) -> Iterator[Part]:  # fmt: skip
+    yield from output.fitted(fit)
     for whatif in content.whatifs:
         at = whatif.headline_index
         row, rows = whatif.peak_row(at), []
         for answer in whatif.answers:
             error = whatif.relative_error(answer)
             largest = whatif.quantity(answer, row, at) + whatif.interval(answer, row, at)
-            misses = "" if answer.truth or error is None else f"{100 * error:.0f} %"
+            misses = "" if answer.truth or error is None else wording.share(error, 0)
             rows.append([answer.label, whatif.quantity(answer, 0, at), largest, misses])
         after = f"after {(row + 1) * whatif.step:g} min, at its largest"
-        columns = ["", f"{whatif.channels[at].name} after 1 min", after, "misses by"]
-        output.show_table(whatif.question, columns, rows)
+        yield Table(whatif.question, ["", f"{whatif.channels[at].name} after 1 min", after, "misses by"], rows)
     for told in incident:
-        output.show_text("")
-        output.show_text(told.question, style="bold")
-        output.show_text(told.sentence())
-    output.show_notes([note for note in content.caveats if note not in fit.caveats])
-    output.show_text("")
+        yield from ("", Line(told.question, "bold"), told.sentence())
+    yield from output.noted([note for note in content.caveats if note not in fit.caveats])
+    yield ""
     for label, name in (("recording", RECORDING), ("saved fit", FIT), ("report", REPORT)):
-        output.show_text(f"{label:>9}: {out / name}")
-    output.show_lines(f"{'ask it':>9}: counterflow console {out / FIT}", f"done in {seconds:.1f} s")
+        yield f"{label:>9}: {out / name}"
+    yield from (f"{'ask it':>9}: counterflow console {out / FIT}", f"done in {seconds:.1f} s")
+
+
+@dataclass(frozen=True, eq=False)
+class PooledLinear:
+    """Least squares of all channels on some rows of all channels and inputs before (ARX), in standard deviations.
+
+    ``weights`` (lags · (D + U), D), newest row first; ``spread`` (D + U,) of channels and inputs.
+    """
+
+    weights: FloatArray
+    spread: FloatArray
+
+    @classmethod
+    def of(cls, channels: FloatArray, inputs: FloatArray) -> PooledLinear:
+        """Of channels (T, D) and inputs (T, U); as many lags as Akaike's criterion likes best."""
+        D, whole = channels.shape[1], np.hstack([channels, inputs])
+        spread = whole.std(axis=0)
+        rows = (whole - whole.mean(axis=0)) / spread
+        lagged = np.hstack([rows[MOST_LAGS - lag : len(rows) - lag] for lag in range(1, MOST_LAGS + 1)])
+        target, found = rows[MOST_LAGS:, :D], []
+        for lags in range(1, MOST_LAGS + 1):
+            before = lagged[:, : lags * rows.shape[1]]
+            weights = np.linalg.lstsq(before, target)[0]
+            left = target - before @ weights
+            found.append((len(target) * np.linalg.slogdet(left.T @ left)[1] + 2 * weights.size, weights))
+        return cls(min(found, key=lambda each: each[0])[1], spread)
+
+    def effect(self, added: FloatArray) -> FloatArray:
+        """What ``added`` (n, U) to the inputs does to all channels in the n rows after, (n, D); the same anywhere."""
+        D, width = self.weights.shape[1], len(self.spread)
+        lags = len(self.weights) // width
+        rows = np.zeros((lags + len(added), width))
+        rows[lags - 1 : -1, D:] = added / self.spread[D:]
+        for t in range(lags, len(rows)):
+            rows[t, :D] = rows[t - lags : t][::-1].ravel() @ self.weights
+        return rows[lags:, :D] * self.spread[:D]

@@ -22,42 +22,37 @@ from counterflow.arrays import FloatArray
 from counterflow.plant import Channel, Recording, Unit, UnitRecording
 from counterflow.randomness import stream
 
-OPENING = (0, 100)  # per cent
+
+def _unit(name: str, inputs: str, outputs: str) -> Unit:
+    """A unit from its channels, written as "drum pressure bar, steam flow t/h"; its inputs are openings in per cent."""
+    measured = [each.strip().rpartition(" ") for each in outputs.split(",")]
+    opened = [Channel(each.strip(), "%", (0, 100)) for each in inputs.split(",")]
+    return Unit(name, inputs=opened, outputs=[Channel(channel, measure) for channel, _, measure in measured])
+
+
 UNITS = (
-    Unit(
+    _unit(
         "boiler",
-        inputs=[Channel("fuel valve", "%", OPENING), Channel("air damper", "%", OPENING)],
-        outputs=[
-            Channel("drum pressure", "bar"), Channel("steam flow", "t/h"), Channel("drum level", "cm"),
-            Channel("furnace temperature", "°C"), Channel("flue gas oxygen", "%"),
-            Channel("flue gas temperature", "°C"),
-        ],
+        "fuel valve, air damper",
+        "drum pressure bar, steam flow t/h, drum level cm, furnace temperature °C, flue gas oxygen %, "
+        "flue gas temperature °C",
     ),
-    Unit(
+    _unit(
         "turbine",
-        inputs=[Channel("governor valve", "%", OPENING), Channel("cooling water valve", "%", OPENING)],
-        outputs=[
-            Channel("inlet pressure", "bar"), Channel("turbine flow", "t/h"), Channel("electric power", "MW"),
-            Channel("exhaust pressure", "mbar"), Channel("condensate temperature", "°C"),
-        ],
+        "governor valve, cooling water valve",
+        "inlet pressure bar, turbine flow t/h, electric power MW, exhaust pressure mbar, condensate temperature °C",
     ),
-    Unit(
+    _unit(
         "cooling_tower",
-        inputs=[Channel("fan speed", "%", OPENING)],
-        outputs=[
-            Channel("basin temperature", "°C"), Channel("warm water temperature", "°C"), Channel("fan power", "kW"),
-            Channel("evaporation", "t/h"),
-        ],
+        "fan speed",
+        "basin temperature °C, warm water temperature °C, fan power kW, evaporation t/h",
     ),
-    Unit(
+    _unit(
         "water_treatment",
-        inputs=[Channel("make-up valve", "%", OPENING), Channel("heating steam valve", "%", OPENING)],
-        outputs=[
-            Channel("feed temperature", "°C"), Channel("tank level", "cm"), Channel("conductivity", "µS/cm"),
-            Channel("make-up flow", "t/h"), Channel("dissolved oxygen", "µg/l"),
-        ],
+        "make-up valve, heating steam valve",
+        "feed temperature °C, tank level cm, conductivity µS/cm, make-up flow t/h, dissolved oxygen µg/l",
     ),
-)  # fmt: skip
+)
 DT = 60.0  # seconds
 SUBSTEPS = 4  # of a row
 SETTLING = 240  # rows before the first one that is recorded

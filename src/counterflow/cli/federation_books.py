@@ -11,14 +11,15 @@ import typer
 from typer import Option
 
 from counterflow.cli import output
-from counterflow.cli.options import AnswerFormat, Folder
-from counterflow.cli.output import Format
+from counterflow.cli.options import Folder
+from counterflow.cli.output import Told, answering
 from counterflow.errors import OptionError, StorageError
 from counterflow.federation import reconciliation
 from counterflow.federation.audit import FILE, Audit
 from counterflow.federation.sites import backup as backups
 from counterflow.federation.sites.plant_folder import PlantFolder
 from counterflow.federation.sites.supervisor import opened
+from counterflow.notebook import Table
 from counterflow.privacy import Ledger
 
 _SYSLOG = "counterflow@32473"  # the number that is set aside for examples: structured data needs one
@@ -60,8 +61,7 @@ def audit(
             record for record in log.records() if record["number"] > after and (not event or record["event"] in event)
         ]
     if export is Export.table:
-        _show(records)
-        output.show_notes(notes)
+        output.show(_table(records), *output.noted(notes))
     else:
         for line in map(output.as_json if export is Export.jsonl else syslog_line, records):
             print(line)
@@ -89,16 +89,17 @@ def _clean(value: object) -> str:
     return plain.replace("\\", "\\\\").replace('"', '\\"').replace("]", "\\]")
 
 
-def _show(records: Iterable[dict[str, Any]]) -> None:
+def _table(records: Iterable[dict[str, Any]]) -> Table:
     rows = []
     for record in records:
         more = {name: value for name, value in record.items() if name not in _SHOWN}
         told = ", ".join(f"{name} {_clean(value)[:80]}" for name, value in more.items())
         rows.append([str(record["number"]), record["time"][:19].replace("T", " "), record["event"],
                      _clean(record.get("job", "")), told])  # fmt: skip
-    output.show_table("audit log", ["number", "when (UTC)", "event", "job", "about"], rows, left=5)
+    return Table("audit log", ["number", "when (UTC)", "event", "job", "about"], rows, left=5)
 
 
+@answering()
 def settle(
     folder: Folder,
     entry: Annotated[int, Option(min=1, help="Number of the entry, as counterflow privacy ledger has it.")],
@@ -106,8 +107,7 @@ def settle(
     withdraw: Annotated[
         bool, Option("--withdraw/--released", help="It has not left and will not: take the charge back.")
     ],
-    answer_format: AnswerFormat = Format.table,
-) -> None:
+) -> Told:
     """What became of a release that was charged and has not left, because the plant was killed at that moment?
 
     It leaves at no further cost if its job goes on. Withdraw it only if that job was given up; if it goes on all the
@@ -121,36 +121,31 @@ def settle(
     with site.site.audit() as log, Ledger.open(site.ledger, site.unit) as ledger:
         settled = reconciliation.settle(log, ledger, entry, withdraw, note)
         spent = ledger.spent
-    output.answer(
-        answer_format, "federation settle", {"entry": settled.to_json(), "spent": spent},
-        lambda: output.show_text(f"entry {settled.id} ({settled.what}) is {settled.state}; spent in all: {spent:.6g}"),
-    )  # fmt: skip
+    text = f"entry {settled.id} ({settled.what}) is {settled.state}; spent in all: {spent:.6g}"
+    return Told({"entry": settled.to_json(), "spent": spent}, [text])
 
 
+@answering()
 def backup(
     folder: Folder,
     to: Annotated[Path, Option(metavar="FILE", help="A new file; keep it on another machine, encrypted.")],
-    answer_format: AnswerFormat = Format.table,
-) -> None:
+) -> Told:
     """A consistent copy of the plant's audit log and budget, also while it runs. Not of keys, log, model or sessions.
 
     Example: counterflow federation backup boiler-site --to /backup/boiler-2026-07-01.zip
     """
     told = backups.backup(_plant(folder), to)
-    output.answer(
-        answer_format, "federation backup", {"file": to, **told},
-        lambda: output.show_text(f"written: {to}, up to entry {told['mark'][1]} of the budget"),
-    )  # fmt: skip
+    return Told({"file": to, **told}, [f"written: {to}, up to entry {told['mark'][1]} of the budget"])
 
 
+@answering()
 def restore(
     folder: Folder,
     file: Annotated[Path, Option("--from", metavar="FILE", help="A backup of this plant.")],
     nothing_left_since: Annotated[
         bool, Option("--nothing-left-since", help="You know that nothing has left after the backup was made.")
     ] = False,
-    answer_format: AnswerFormat = Format.table,
-) -> None:
+) -> Told:
     """Put back an audit log or a budget that is lost, damaged or too old; what is in order stays as it is.
 
     A budget that does not know of all that has left is refused.
@@ -158,10 +153,8 @@ def restore(
     Example: counterflow federation restore boiler-site --from /backup/boiler-2026-07-01.zip
     """
     told = backups.restore(_plant(folder), file, nothing_left_since)
-    text = (
-        f"restored: {' and '.join(told)}; what was there is kept beside it" if told else "all is in order: nothing done"
-    )
-    output.answer(answer_format, "federation restore", {"restored": told}, lambda: output.show_text(text))
+    done = f"restored: {' and '.join(told)}; what was there is kept beside it"
+    return Told({"restored": told}, [done if told else "all is in order: nothing done"])
 
 
 def _plant(folder: Path) -> PlantFolder:

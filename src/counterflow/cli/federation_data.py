@@ -1,4 +1,4 @@
-"""The data of a federation file: one table that the units share, or a log of each unit's own.
+"""The units of a federation file and their data: a recording, one table that they share, or a log of each unit's own.
 
 ::
 
@@ -18,205 +18,336 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from datetime import date, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from counterflow.cli.toml_lines import TomlPath
-from counterflow.cli.toml_page import Page, what
+from counterflow.cli.toml_page import Page, Reader, TomlPath, hint, what
+from counterflow.control import Loop
+from counterflow.control.laws import law_from_table
 from counterflow.errors import ModelError
-from counterflow.plant import Recording, Unit
+from counterflow.plant import Channel, LocalModel, Recording, Unit
+from counterflow.plant.model_file import load_model
+from counterflow.plant.plant import LETTERS
 
 if TYPE_CHECKING:
     from counterflow.data import Chosen, Preparation, Selection, Table
 
-_TEXTS = (
-    "time", "time_format", "timezone", "separator", "decimal", "encoding", "resample", "fill", "long_gaps", "text",
-    "header_word", "tag", "value", "quality", "sheet",
-)  # fmt: skip
-_NUMBERS = ("dt", "longest_hold", "longest_gap")
-_COUNTS = ("skip_rows", "skip_after_header")
-_FLAGS = ("day_first", "drop_constant", "sentinels")
-_MOMENTS = ("start", "stop")
-_SOURCES = ("file", "files", "sql", "database")
-KEYS = (*_SOURCES, *_TEXTS, *_NUMBERS, *_COUNTS, *_FLAGS, *_MOMENTS)
-UNIT_KEYS = ("tags", "exclude")
+UNIT = ("states", "model", *LETTERS, "inputs", "outputs", "loops")
+PATTERNS = ("tags", "exclude")
+_SIDES = ("inputs", "outputs")
 
 
-def data_options(page: Page, head: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of ``[data]``, checked one by one so that a mistake is told with its line."""
+# ---- units
+
+
+@dataclass(frozen=True)
+class UnitTable:
+    """What a file says of a unit; its channels by name, or as patterns for the columns of a table."""
+
+    name: str
+    states: int | None
+    model: LocalModel | None
+    channels: Mapping[str, tuple[Channel, ...]]  # "inputs" and "outputs", as far as they are given
+    selection: Selection | None
+    loops: tuple[Loop, ...]
+
+    def unit(self, known: Unit | None = None) -> Unit:
+        """The unit; what is not said of it is as ``known`` has it, or follows from its model."""
+        sides: dict[str, Any] = {}
+        for side in _SIDES:
+            missing: Any = getattr(self.model, f"n_{side}") if known is None else getattr(known, side)
+            sides[side] = self.channels.get(side, missing)
+        states = self.states or (2 if known is None else known.states)
+        return Unit(self.name, states, **sides, loops=self.loops or (() if known is None else known.loops))
+
+
+def units_of(page: Page, more: Sequence[str] = (), patterns: bool | None = False) -> dict[str, UnitTable]:
+    """The units that a page describes; ``patterns``: whether their channels are patterns (None: where they look so)."""
+    found = {name: _unit(page, name, (*UNIT, *more), patterns) for name in page.unit_names()}
+    models = [unit.name for unit in found.values() if unit.model is not None]
+    for name in found:
+        if models and name not in models:
+            remedy = "give 'model' (a file) or A, B, C, Q and R, everywhere or nowhere"
+            page.refuse(("units", name), f"it has no model, other units have one; {remedy}")
+    return found
+
+
+def _unit(page: Page, name: str, keys: Sequence[str], patterns: bool | None) -> UnitTable:
+    at = ("units", name)
+    table = page.table(at, keys)
+    if patterns is None:
+        patterns = _has_patterns(table)
+    readers: dict[str, Reader] = {
+        "states": partial(page.whole, least=1), "model": partial(_stored_model, page, "A" in table),
+        **dict.fromkeys(LETTERS, page.matrix), "loops": partial(loops_of, page),
+        **dict.fromkeys((*_SIDES, *PATTERNS), partial(_patterns if patterns else _channels, page)),
+        "log": partial(page.file, folders=True),
+    }  # fmt: skip
+    with page.blaming(at):
+        Unit(name)  # the name alone, before any file is read
+    given = page.read(at, {key: readers[key] for key in keys})
+    model, states = given.get("model"), given.get("states")
+    if letters := [letter for letter in LETTERS if letter in given]:
+        if missing := [letter for letter in LETTERS if letter not in given]:
+            page.refuse(at, f"the model lacks {', '.join(missing)}; give A, B, C, Q and R, or 'model', a file")
+        with page.blaming_letter(at):
+            model = LocalModel(**{letter: given[letter] for letter in letters})
+    if model is not None and states not in (None, model.states):
+        page.refuse((*at, "states"), f"is {states}, but the model has {model.states} states; make them agree")
+    states = states if model is None else model.states
+    selection, channels = None, {side: given[side] for side in _SIDES if side in given}
+    if patterns:
+        from counterflow.data import Selection
+
+        tags, inputs, exclude = (given.get(key, ()) for key in ("tags", "inputs", "exclude"))
+        if not tags and not given.get("outputs"):
+            page.refuse(at, "give 'tags', such as tags = \"P1_*\", or 'outputs'")
+        selection, channels = Selection(tags, inputs, given.get("outputs"), exclude, states or 2), {}
+    for side, named in channels.items():
+        if model is not None and len(named) != (count := getattr(model, f"n_{side}")):
+            page.refuse((*at, side), f"{len(named)} {side} are named, but the model has {count}")
+    if len(channels) == len(_SIDES):
+        with page.blaming(at):
+            Unit(name, **channels)
+    return UnitTable(name, states, model, channels, selection, tuple(given.get("loops", ())))
+
+
+def _stored_model(page: Page, twice: bool, at: TomlPath, value: Any) -> LocalModel:
+    if twice:
+        page.refuse((*at[:-1], "A"), "the model is given twice: as a file and in place; give one of them")
+    file = page.file(at, value)
+    with page.blaming(at):
+        return load_model(file)
+
+
+def _channels(page: Page, at: TomlPath, value: Any) -> tuple[Channel, ...]:
+    """Channels by their names, or as tables with name, unit and limits."""
+    if not isinstance(value, list):
+        page.refuse(at, "must be a list of names, or of tables with name, unit and limits")
+    if not value and at[-1] == "outputs":
+        page.refuse(at, "is empty; give at least 1")
+    readers: dict[str, Reader] = {"name": page.text, "unit": page.text, "limits": page.limits}
+    found: list[Channel] = []
+    for k, entry in enumerate(value):
+        if not isinstance(entry, (str, dict)):
+            page.refuse((*at, k), f"must be a name or a table with name, unit and limits, got {what(entry)}")
+        given = {"name": entry} if isinstance(entry, str) else page.read((*at, k), readers, ("name",))
+        with page.blaming((*at, k)):
+            found.append(Channel(**given))
+        if found[-1].name in [other.name for other in found[:-1]]:
+            page.refuse((*at, k, "name"), f"{found[-1].name!r} is used twice; rename one of them")
+    return tuple(found)
+
+
+def loops_of(page: Page, at: TomlPath, value: Any) -> list[Loop]:
+    """Controllers: tables [[units.boiler.loops]] with moves, reads, perhaps target, and perhaps a law with its kind."""
+
+    def law(at: TomlPath, given: Any) -> Any:
+        with page.blaming(at):
+            return law_from_table(given)
+
+    readers: dict[str, Reader] = {"moves": page.text, "reads": page.text, "target": page.text, "law": law}
+    out = []
+    for k, given in enumerate(page.tables(at, value, readers, ("moves", "reads"))):
+        with page.blaming((*at, k)):
+            out.append(Loop(**given))
+    return out
+
+
+def _patterns(page: Page, at: TomlPath, value: Any) -> tuple[Any, ...]:
+    """Patterns for columns; every entry is checked on its own line."""
+    from counterflow.data.selection import patterns
+
+    found: list[Any] = []
+    for k, entry in enumerate(value if isinstance(value, list) else [value]):
+        with page.blaming((*at, k) if isinstance(value, list) else at):
+            found += patterns([entry], str(at[-1]))
+    return tuple(found)
+
+
+def _has_patterns(table: Mapping[str, Any]) -> bool:
+    """Whether a unit takes the columns of its own log by pattern."""
+    sides = [table[side] for side in _SIDES if side in table]
+    entries = [entry for side in sides if isinstance(side, list) for entry in side]
+    return (
+        any(key in table for key in PATTERNS)
+        or any(isinstance(side, str) for side in sides)
+        or any(isinstance(entry, dict) and "regex" in entry for entry in entries)
+        or any(isinstance(entry, str) and any(sign in entry for sign in "*?") for entry in entries)
+    )
+
+
+# ---- data
+
+
+@dataclass(frozen=True)
+class DataTable:
+    """What ``[data]`` says: the table that the units share, if there is one, how tables are read, and the grid."""
+
+    source: list[Path] | tuple[str, str] | None  # files, or a query and its database
+    reading: Mapping[str, Any]
+    rules: Mapping[str, Any]
+
+
+def _data_table(page: Page, dt: float | None) -> DataTable:
+    """The options are the fields of ``TableOptions`` and ``Rules``, checked one by one."""
     import polars
 
-    from counterflow.data import Rules, open_table
-    from counterflow.data.preparation import TABLE_OPTIONS
+    from counterflow.data import Rules, TableOptions, open_table
+    from counterflow.data.databases import is_sqlite, sqlite_file
 
-    given = page.table(("data",), KEYS, optional=True)
-    options: dict[str, Any] = {}
-    for key, value in given.items():
-        at = ("data", key)
-        if key in _SOURCES:
-            continue
-        if key in _TEXTS:
-            value = page.text(at, value)
-        elif key in _NUMBERS:
-            value = page.number(at, value)
-        elif key in _COUNTS:
-            value = page.whole(at, value, 0)
-        elif key in _FLAGS and not isinstance(value, bool):
-            page.refuse(at, f"must be true or false, got {what(value)}")
-        elif key in _MOMENTS and (isinstance(value, bool) or not isinstance(value, (str, int, float, date, datetime))):
+    def moment(at: TomlPath, value: Any) -> Any:
+        if isinstance(value, bool) or not isinstance(value, (str, int, float, date, datetime)):
             page.refuse(at, f"must be a date such as '2024-05-01 06:00', or seconds, got {what(value)}")
-        options[key] = value
-        with page.blaming(at):
-            if key in TABLE_OPTIONS:
-                if key not in ("time", "header_word", "tag", "value", "quality", "sheet"):
-                    open_table(polars.DataFrame({"value": [0.0]}), **{key: value})
-            else:
-                Rules(**{key: value})
-    if "dt" in head:
-        if "dt" in options and options["dt"] != head["dt"]:
-            page.refuse(("data", "dt"), f"is {options['dt']:g}, [federation] has {head['dt']:g}; give it once")
-        options["dt"] = page.number(("federation", "dt"), head["dt"], above=0.0)
-    return options
+        return value
 
+    def files(at: TomlPath, value: Any) -> list[Path]:
+        if not isinstance(value, list) or not value:
+            page.refuse(at, f"must be a list of file names, got {what(value)}")
+        return [page.file((*at, k), name, folders=True) for k, name in enumerate(value)]
 
-def shared_source(page: Page) -> list[Path] | tuple[str, str] | None:
-    """The table that the units share, if there is one: files, or a query with its database."""
-    given = page.table(("data",), KEYS, optional=True)
+    def database(at: TomlPath, value: Any) -> str:
+        address = page.text(at, value)
+        return f"sqlite:{page.path.parent / sqlite_file(address)}" if is_sqlite(address) else address
+
+    kinds: dict[str, Reader] = {
+        "str": page.text, "float": page.number, "int": page.whole, "bool": page.flag, "Any": moment
+    }  # fmt: skip
+    of_table, of_grid = (
+        {each.name: kinds[str(each.type).removesuffix(" | None")] for each in fields(kind)}
+        for kind in (TableOptions, Rules)
+    )
+    sources: dict[str, Reader] = {
+        "file": partial(page.file, folders=True), "files": files, "sql": page.text, "database": database
+    }  # fmt: skip
+    given = page.read(("data",), {**sources, **of_table, **of_grid})
     there = [key for key in ("file", "files", "sql") if key in given]
     if len(there) > 1:
         page.refuse(("data", there[1]), f"{there[0]!r} stands there, too; give one of them")
     for key, other in (("sql", "database"), ("database", "sql")):
         if key in given and other not in given:
             page.refuse(("data", key), f"it goes with {other!r}; give both")
-    if "sql" in given:
-        return page.text(("data", "sql"), given["sql"]), _database(page, given["database"])
-    if "file" in given:
-        return [page.file(("data", "file"), given["file"], folders=True)]
-    if "files" in given:
-        files = given["files"]
-        if not isinstance(files, list) or not files:
-            page.refuse(("data", "files"), f"must be a list of file names, got {what(files)}")
-        return [page.file(("data", "files", k), name, folders=True) for k, name in enumerate(files)]
-    return None
+    source = (given["sql"], given["database"]) if "sql" in given else given.get("files")
+    reading, rules = ({key: given[key] for key in given if key in names} for names in (of_table, of_grid))
+    named = ("time", "header_word", "tag", "value", "quality", "sheet")  # that they are there only the table tells
+    tried = {key: value for key, value in reading.items() if key not in named}
+    page.made(("data",), partial(open_table, polars.DataFrame({"value": [0.0]})), tried, {})
+    page.made(("data",), Rules, rules, {})
+    if dt is not None and rules.setdefault("dt", dt) != dt:
+        page.refuse(("data", "dt"), f"is {rules['dt']:g}, [federation] has {dt:g}; give it once")
+    return DataTable([given["file"]] if "file" in given else source, reading, rules)
 
 
-def _database(page: Page, given: Any) -> str:
-    """A database's address; the path of a file is relative to the page."""
-    from counterflow.data.databases import is_sqlite, sqlite_file
-
-    address = page.text(("data", "database"), given)
-    return f"sqlite:{page.path.parent / sqlite_file(address)}" if is_sqlite(address) else address
+# ---- recordings
 
 
-def has_patterns(table: Mapping[str, Any]) -> bool:
-    """Whether a unit takes the columns of its own log by pattern."""
-    if any(key in table for key in UNIT_KEYS):
-        return True
-    sides = [table.get(side) for side in ("inputs", "outputs")]
-    entries = [entry for side in sides for entry in (side if isinstance(side, list) else [side])]
-    return any(isinstance(side, str) for side in sides) or any(
-        "regex" in entry if isinstance(entry, dict) else isinstance(entry, str) and any(sign in entry for sign in "*?")
-        for entry in entries
-    )
+def read_recording(page: Page, file: Path, dt: float | None) -> tuple[Recording, None, dict[str, UnitTable]]:
+    """A recording that is stored, its units as the page describes them."""
+    units = units_of(page, ("log",))
+    with page.blaming(("federation", "recording")):
+        stored = Recording.load(file)
+    for name in stored.names:
+        if name not in units:
+            page.refuse(("units",), f"the recording has a unit {name!r}, which is not described; add [units.{name}]")
+    if dt is not None and dt != stored.dt:
+        page.refuse(("federation", "dt"), f"is {dt:g}, the recording's is {stored.dt:g}; leave it out")
+    parts = {}
+    for name, unit in units.items():
+        at = ("units", name)
+        if page.has(*at, "log"):
+            page.refuse((*at, "log"), "there is a recording, too; give one of them")
+        if name not in stored.names:
+            page.refuse(at, f"the recording has no such unit{hint(name, stored.names)}")
+        part = stored[name]
+        for side, named in unit.channels.items():
+            has, wanted = ([channel.name for channel in each] for each in (getattr(part.unit, side), named))
+            if has != wanted:
+                page.refuse((*at, side), f"{', '.join(wanted)}; the recording has {', '.join(has) or 'none'}")
+        with page.blaming((*at, "loops") if unit.loops else at):
+            parts[name] = replace(part, unit=unit.unit(part.unit))
+    return replace(stored, parts=parts), None, units
 
 
-def unit_selection(page: Page, at: TomlPath, table: Mapping[str, Any], states: int) -> Selection:
-    """What a unit takes of the shared table; every entry is checked on its own line."""
-    from counterflow.data import Selection
-    from counterflow.data.selection import patterns
-
-    found: dict[str, Any] = {}
-    for key in ("tags", "inputs", "outputs", "exclude"):
-        if key not in table:
-            found[key] = None if key == "outputs" else ()
-            continue
-        given = table[key]
-        entries: list[Any] = []
-        for k, entry in enumerate(given if isinstance(given, list) else [given]):
-            with page.blaming((*at, key, k) if isinstance(given, list) else (*at, key)):
-                entries += patterns([entry], key)
-        found[key] = tuple(entries)
-    if not found["tags"] and not found["outputs"]:
-        page.refuse(at, "give 'tags', such as tags = \"P1_*\", or 'outputs'")
-    return Selection(found["tags"], found["inputs"], found["outputs"], found["exclude"], states)
-
-
-def read_shared(
-    page: Page, source: list[Path] | tuple[str, str], options: dict[str, Any], units: Mapping[str, Selection]
-) -> tuple[Recording, Preparation]:
-    """The recording of a table that the units share."""
+def read_data(page: Page, dt: float | None) -> tuple[Recording, Preparation | None, dict[str, UnitTable]]:
+    """The recording of one table that all units share, or of their own logs."""
     from counterflow.data import Rules, open_table, prepare
     from counterflow.data.databases import open_query
-    from counterflow.data.preparation import TABLE_OPTIONS
 
-    where: TomlPath = ("data", next(key for key in _SOURCES if key in page.contents["data"]))
-    reading = {key: options[key] for key in options if key in TABLE_OPTIONS}
+    data = _data_table(page, dt)
+    if data.source is None:
+        return _read_logs(page, data, dt or 1.0)
+    units = units_of(page, PATTERNS, patterns=True)
+    where: TomlPath = ("data", next(key for key in ("file", "files", "sql") if page.has("data", key)))
     with page.blaming(where):
-        table = open_query(*source, **reading) if isinstance(source, tuple) else open_table(source, **reading)
+        if isinstance(data.source, tuple):
+            table = open_query(*data.source, **data.reading)
+        else:
+            table = open_table(data.source, **data.reading)
     chosen = _choose(page, units, table)
-    rules = Rules(**{key: options[key] for key in options if key not in TABLE_OPTIONS})
+    of_models = {"drop_constant": False} if any(unit.model is not None for unit in units.values()) else {}
     with page.blaming(where):
-        return prepare(table, chosen, rules)
+        return *prepare(table, chosen, Rules(**{**of_models, **data.rules})), units  # a model has its channels
 
 
-def _choose(page: Page, units: Mapping[str, Selection], table: Table) -> list[Chosen]:
+def _choose(page: Page, units: Mapping[str, UnitTable], table: Table) -> list[Chosen]:
     """What units take of a table; a pattern that does not fit is told with its line."""
     from counterflow.data import SelectionError, choose
 
     try:
-        return choose(units, table.channels, table.measures)
+        return choose({name: unit.selection for name, unit in units.items()}, table.channels, table.measures)
     except SelectionError as error:
         path: TomlPath = ("units", error.unit, *error.where)
-        if error.where and not isinstance(page.contents["units"][error.unit].get(error.where[0]), list):
+        if error.where and not isinstance(page.table(path[:2]).get(str(error.where[0])), list):
             path = path[:3]
         page.refuse(path, str(error))
 
 
-def read_logs_of_units(
-    page: Page, units: Mapping[str, Unit | Selection], options: dict[str, Any], dt: float
-) -> tuple[Recording, Preparation | None]:
+def _read_logs(
+    page: Page, data: DataTable, dt: float
+) -> tuple[Recording, Preparation | None, dict[str, UnitTable]]:
     """The recording of logs that each unit has of its own: by time where all of them have dates, else row by row."""
     from counterflow.cli.unit_logs import has_dates, open_log, read_log
     from counterflow.data import Chosen, Rules
-    from counterflow.data.preparation import TABLE_OPTIONS, align
+    from counterflow.data.preparation import align
 
-    table_options = {key: options[key] for key in options if key in TABLE_OPTIONS}
-    tables, by_time = {}, True
+    units = units_of(page, ("log", *PATTERNS), patterns=None)
+    tables: dict[str, Table] = {}
     chosen: dict[str, Chosen] = {}
+    by_time = True
     for name, unit in units.items():
-        at = ("units", name, "log")
-        if "log" not in page.contents["units"][name]:
-            page.refuse(
-                at[:-1], "it has no data; give it a 'log', or give [federation] a 'recording', or [data] a 'file'"
-            )
-        file = page.file(at, page.contents["units"][name]["log"], folders=True)
-        columns = (*unit.input_names, *unit.output_names) if isinstance(unit, Unit) else ()
+        at: TomlPath = ("units", name, "log")
+        if unit.selection is None and "outputs" not in unit.channels:
+            page.refuse(at[:2], "'outputs' is missing; name the columns of its log")
+        if not page.has(*at):
+            remedy = "give it a 'log', or give [federation] a 'recording', or [data] a 'file'"
+            page.refuse(at[:2], f"it has no data; {remedy}")
+        named = [channel.name for side in unit.channels.values() for channel in side]
         with page.blaming(at):
-            tables[name] = open_log(file, columns, table_options)
-            by_time = by_time and has_dates(tables[name], options)
-        if isinstance(unit, Unit):
-            taken, given = (tuple((each.name, each) for each in side) for side in (unit.inputs, unit.outputs))
-            chosen[name] = Chosen(name, taken, given, unit.states)
+            tables[name] = open_log(page.path.parent / page.table(at[:2])["log"], named, data.reading)
+            by_time = by_time and has_dates(tables[name], data.reading)
+        if unit.selection is None:
+            inputs, outputs = (tuple((each.name, each) for each in unit.channels.get(side, ())) for side in _SIDES)
+            chosen[name] = Chosen(name, inputs, outputs, unit.states or 2)
         else:
             chosen[name] = _choose(page, {name: unit}, tables[name])[0]
     if by_time:
-        rules = {"drop_constant": False} | {key: options[key] for key in options if key not in TABLE_OPTIONS}
         with page.blaming(("units",)):
-            recording, reports = align(tables, chosen, Rules(**rules))
-        return recording, _merged(reports)
-    odd = [key for key in options if key not in TABLE_OPTIONS and key != "dt"]
-    if odd:
+            recording, reports = align(tables, chosen, Rules(**{"drop_constant": False, **data.rules}))
+        return recording, _merged(reports), units
+    if odd := [key for key in data.rules if key != "dt"]:
         page.refuse(("data", odd[0]), "needs logs that all have a time column; name it with 'time'")
     logs: dict[str, Any] = {}
     described = []
     for name, own in chosen.items():
-        sides = {side: [channel for _, channel in getattr(own, side)] for side in ("inputs", "outputs")}
         with page.blaming(("units", name, "log")):
-            described.append(Unit(name, own.states, **sides))
-            logs[name] = read_log(tables[name], *([column for column, _ in side] for side in (own.inputs, own.outputs)))
+            channels = ([channel for _, channel in side] for side in (own.inputs, own.outputs))
+            columns = ([column for column, _ in side] for side in (own.inputs, own.outputs))
+            described.append(Unit(name, own.states, *channels))
+            logs[name] = read_log(tables[name], *columns)
             first = next(iter(logs))
             if len(logs[name][0]) != len(logs[first][0]):
                 raise ModelError(
@@ -224,21 +355,14 @@ def read_logs_of_units(
                     f"{len(logs[first][0])}; cut or align them to the same rows"
                 )
             Recording.from_arrays({name: logs[name]}, dt, [described[-1]])
-    return Recording.from_arrays(logs, dt, described), None
+    return Recording.from_arrays(logs, dt, described), None, units
 
 
 def _merged(reports: Mapping[str, Preparation]) -> Preparation:
     """One report of the logs of several units."""
-    from counterflow.data import Step
-
     parts = list(reports.values())
-    steps = [
-        Step(step.name, f"{unit}: {step.text}", step.numbers, step.doubt)
-        for unit, part in reports.items()
-        for step in part.steps
-    ]
-    # rows without a long gap in any of the logs
-    stretches = list(parts[0].stretches)
+    steps = [replace(step, text=f"{unit}: {step.text}") for unit, part in reports.items() for step in part.steps]
+    stretches = list(parts[0].stretches)  # rows without a long gap in any of the logs
     for part in parts[1:]:
         both = ((max(a, c), min(b, d)) for a, b in stretches for c, d in part.stretches)
         stretches = [(start, stop) for start, stop in both if start < stop]

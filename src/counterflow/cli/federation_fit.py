@@ -1,4 +1,4 @@
-"""``counterflow federation fit``."""
+"""``counterflow federation fit`` and ``approve-job``: a job, and the owner of a plant who lets it run there."""
 
 from __future__ import annotations
 
@@ -11,17 +11,21 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
-from typer import Option
+from typer import Argument, Option
 
 from counterflow.cli import output
-from counterflow.cli.options import AnswerFormat, Edges, Folder, Forbidden, known_edges
-from counterflow.cli.output import Format
+from counterflow.cli.federation_status import budget_line, budget_of
+from counterflow.cli.options import Edges, Folder, Forbidden, known_edges, optional
+from counterflow.cli.output import INTERRUPTED, NOT_CONVERGED, OK, Format, Line, Part, Told, answering, picked
 from counterflow.errors import OptionError, StorageError
+from counterflow.exchange.registry import method_of
+from counterflow.federation import job_gate
 from counterflow.federation.engine import engine
 from counterflow.federation.job import Job
 from counterflow.federation.parts import saved_server
 from counterflow.federation.sites import members, party
 from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
+from counterflow.federation.sites.plant_folder import PlantFolder
 from counterflow.fits.storage import load_record
 from counterflow.printable import shown
 from counterflow.privacy import Privacy
@@ -29,7 +33,17 @@ from counterflow.privacy import Privacy
 _Tell = Callable[[dict[str, Any]], None]
 
 
+_PRIVACY = optional({
+    "epsilon": (float, "With privacy: of this job, for every plant."),
+    "delta": (float, "With privacy: chance that the promise fails (1e-6)."),
+    "window": (int, "With privacy: measurements protected as one (1)."),
+    "release": (str, "With privacy: moments or rows (moments, if all plants let inputs be shown)."),
+})  # fmt: skip
+
+
+@answering(options=_PRIVACY)
 def fit(
+    wanted: Format,
     folder: Folder,
     job_id: Annotated[str | None, Option("--id", help="Name of the job; an earlier one goes on.")] = None,
     method: Annotated[str | None, Option(help="How to fit (sufficient).")] = None,
@@ -39,12 +53,6 @@ def fit(
     edge: Edges = None,
     forbid: Forbidden = None,
     units: Annotated[str | None, Option(metavar="A,B", help="Which plants, in this order (all).")] = None,
-    epsilon: Annotated[float | None, Option(help="With privacy: of this job, for every plant.")] = None,
-    delta: Annotated[float | None, Option(help="With privacy: chance that the promise fails (1e-6).")] = None,
-    window: Annotated[int | None, Option(help="With privacy: measurements protected as one (1).")] = None,
-    release: Annotated[
-        str | None, Option(help="With privacy: moments or rows (moments, if all plants let inputs be shown).")
-    ] = None,
     from_logs: Annotated[bool, Option("--from-logs", help="Plants have no models.")] = False,
     begins: Annotated[
         str | None, Option(metavar="TIME", help="Of the logs' first row, as plants say it (that of their cards).")
@@ -52,8 +60,8 @@ def fit(
     seed: Annotated[int | None, Option(min=0, help="Of the fit (0).")] = None,
     deadline: Annotated[int, Option(min=1, help="Seconds that a plant may take for one answer.")] = 600,
     patience: Annotated[float, Option(min=1, help="Seconds without news after which to give up.")] = 3600.0,
-    answer_format: AnswerFormat = Format.table,
-) -> None:
+    **private: Any,
+) -> Told:
     """Coordinator: fit, with all plants that are members. Lost plants are waited for; the job then goes on.
 
     An interrupt leaves the job running; the same command with --id follows it again.
@@ -65,7 +73,7 @@ def fit(
     described: dict[str, Any] = {
         "method": method, "units": _names(units), "options": _options(option or (), known_edges(edge, forbid)),
         "seed": seed,
-        "privacy": _privacy(epsilon, delta, window, release), "from_logs": from_logs, "begins": begins,
+        "privacy": _privacy(private), "from_logs": from_logs, "begins": begins,
     }  # fmt: skip
     given = {key: value for key, value in described.items() if value not in (None, (), {}, False)}
     job = _job(coordinator, job_id, given)
@@ -74,7 +82,7 @@ def fit(
     coordinator.keep(job)
     began = time.monotonic()
     try:
-        with _progress(coordinator, job, answer_format) as tell:
+        with _progress(coordinator, job, wanted) as tell:
 
             def news(state: dict[str, Any]) -> None:
                 _refuse_removed(coordinator, job)
@@ -87,11 +95,9 @@ def fit(
             f"fit {folder} --id {job.id}",
             err=True,
         )
-        raise typer.Exit(output.INTERRUPTED) from None
+        raise typer.Exit(INTERRUPTED) from None
     told = _result(coordinator, job, state, time.monotonic() - began)
-    output.answer(answer_format, "federation fit", told, lambda: _show(told))
-    if not told["status"]["converged"]:
-        raise typer.Exit(output.NOT_CONVERGED)
+    return Told(told, _shown(told), OK if told["status"]["converged"] else NOT_CONVERGED)
 
 
 def _refuse_removed(coordinator: CoordinatorFolder, job: Job) -> None:
@@ -122,30 +128,25 @@ def _result(coordinator: CoordinatorFolder, job: Job, state: dict[str, Any], sec
     return {
         "id": job.id, "method": job.method, "units": list(job.units),
         **output.fit_json(record.status, record.traffic), "seconds": seconds, "exchanges": state.get("exchanges"),
-        "privacy": None if job.privacy is None else output.picked(job.privacy, "epsilon delta release"),
+        "privacy": None if job.privacy is None else picked(job.privacy, "epsilon delta release"),
         "saved": saved, "caveats": list(part.caveats),
     }  # fmt: skip
 
 
-def _show(told: dict[str, Any]) -> None:
+def _shown(told: dict[str, Any]) -> Iterator[Part]:
     status, traffic = told["status"], told["traffic"]
-    output.show_text(
-        f"{told['id']}: {'converged' if status['converged'] else 'NOT converged'} in {told['seconds']:.1f} s "
-        f"({status['message']})",
-        style="bold" if status["converged"] else "red",
-    )
+    ended, style = ("converged", "bold") if status["converged"] else ("NOT converged", "red")
+    yield Line(f"{told['id']}: {ended} in {told['seconds']:.1f} s ({status['message']})", style)
     rounds = f"{traffic['rounds']} round{'s' * (traffic['rounds'] != 1)} with {', '.join(told['units'])}"
-    output.show_lines(
-        f"{rounds}; {traffic['bytes_up']:,} bytes came up, {traffic['bytes_down']:,} went down",
-        f"the coordinator's part: {told['saved']}; every plant has its own",
-    )
-    output.show_notes(told["caveats"])
+    yield f"{rounds}; {traffic['bytes_up']:,} bytes came up, {traffic['bytes_down']:,} went down"
+    yield f"the coordinator's part: {told['saved']}; every plant has its own"
+    yield from output.noted(told["caveats"])
 
 
 @contextmanager
-def _progress(coordinator: CoordinatorFolder, job: Job, answer_format: Format) -> Iterator[_Tell]:
+def _progress(coordinator: CoordinatorFolder, job: Job, wanted: Format) -> Iterator[_Tell]:
     """A line that changes on a terminal; for JSON and for files, nothing."""
-    if answer_format is Format.json or not sys.stdout.isatty():
+    if wanted is Format.json or not sys.stdout.isatty():
         yield lambda state: None
         return
     began = time.monotonic()
@@ -190,11 +191,58 @@ def _options(given: Sequence[str], known: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _privacy(epsilon: float | None, delta: float | None, window: int | None, release: str | None) -> Privacy | None:
-    if epsilon is None:
-        if (delta, window, release) != (None, None, None):
-            raise OptionError("--delta, --window and --release go with --epsilon: give it, too.")
-        return None
-    return Privacy(
-        epsilon=epsilon, delta=1e-6 if delta is None else delta, window=1 if window is None else window, release=release
-    )  # fmt: skip
+def _privacy(given: Mapping[str, Any]) -> Privacy | None:
+    known = {name: value for name, value in given.items() if value is not None}
+    if known and "epsilon" not in known:
+        raise OptionError("--delta, --window and --release go with --epsilon: give it, too.")
+    return Privacy(**{"delta": 1e-6, **known}) if known else None
+
+
+@answering()
+def approve_job(
+    wanted: Format,
+    folder: Folder,
+    job: Annotated[str, Argument(metavar="JOB", help="Its id, or the beginning of its digest; 'status' lists them.")],
+    yes: Annotated[bool, Option("--yes", help="Do not ask.")] = False,
+) -> Told:
+    """Plant: its owner lets one job run, after a look at what would leave and what that costs.
+
+    Needed where the policy says approval = "each" below [privacy]. It holds for this very job; another job, or the same
+    with other settings, asks again.
+
+    Example: counterflow federation approve-job boiler-site fit-1
+    """
+    plant = PlantFolder.open(folder)
+    found = job_gate.chosen(plant.folder, job)
+    privacy = None if found.privacy is None else picked(found.privacy, "epsilon delta window accounting release")
+    told = {
+        **picked(found, "id method created"), "sha256": job_gate.digest_of(found), "units": list(found.units),
+        "rows": len(plant.site.own().y), "kinds": sorted(method_of(found).sends), "privacy": privacy,
+        "budget": budget_of(plant),
+    }  # fmt: skip
+    if wanted is Format.table:
+        output.show(*_asked(told))
+    if not yes:
+        if wanted is Format.json or not sys.stdin.isatty():
+            raise OptionError("approve-job asks before anything may leave: look at it on a terminal, or give --yes.")
+        if not typer.confirm("Let this job run?", default=False):
+            raise OptionError("the job was not approved.")
+    with plant.site.audit() as audit:
+        job_gate.approve(plant.folder, found, plant.unit, audit)
+    return Told(told, ["", f"Approved. The coordinator goes on: federation fit --id {found.id}"])
+
+
+def _asked(told: dict[str, Any]) -> Iterator[Part]:
+    """What an owner must know of a job."""
+    privacy = told["privacy"]
+    yield Line(f"Job {told['id']} of {told['created']}, method {told['method']}", "bold")
+    yield f"digest: {told['sha256']}"
+    yield f"with: {', '.join(told['units'])}"
+    yield f"would leave: {' or '.join(told['kinds'])}, made of {told['rows']} rows"
+    if privacy is None:
+        yield Line("cost: exact numbers leave, without noise", "yellow")
+    else:
+        cost = f"cost: epsilon {privacy['epsilon']:g} at delta {privacy['delta']:g}"
+        yield f"{cost}, {privacy['window']} measurements protected as one"
+    if told["budget"] is not None:
+        yield budget_line(told["budget"])

@@ -1,34 +1,34 @@
-"""``counterflow federation init``, ``join``, ``approve`` and ``remove``: who belongs to a federation."""
+"""``counterflow federation init``, ``join``, ``approve``, ``remove`` and ``renew``: who belongs to a federation."""
 
 from __future__ import annotations
 
 import re
-import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated
 
 import typer
 from typer import Argument, Option
 
-from counterflow.cli import output
 from counterflow.cli.federation_file import read_federation
-from counterflow.cli.options import AnswerFormat, Folder
-from counterflow.cli.output import Format
+from counterflow.cli.options import Folder
+from counterflow.cli.output import Format, Line, Part, Told, answering, noted, picked, show
 from counterflow.errors import OptionError, StorageError
 from counterflow.federation.engine import engine
 from counterflow.federation.policy import Policy
-from counterflow.federation.sites import letters, members, party
+from counterflow.federation.sites import certificates, letters, members, party
 from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
 from counterflow.federation.sites.letters import JoinRequest
 from counterflow.federation.sites.plant_folder import PlantFolder, default_policy
+from counterflow.notebook import Table
 from counterflow.plant import LocalModel, Recording
 from counterflow.plant.model_file import load_model
 
 CUT_OFF = 10.0  # seconds in which a running server cuts off whom it is told to
 
 
+@answering()
 def init(
     folder: Annotated[Path, Argument(metavar="FOLDER", help="The coordinator's folder; new.")],
     name: Annotated[str, Option(help="Of the federation.")],
@@ -36,8 +36,7 @@ def init(
     port: Annotated[int, Option(min=1, max=65535, help="The only port that must be open, at this machine.")] = 8102,
     organisation: Annotated[str, Option(help="Who runs the coordinator.")] = "coordinator",
     operator: Annotated[str, Option(metavar="E-MAIL", help="Who starts jobs; default: one made up.")] = "",
-    answer_format: AnswerFormat = Format.table,
-) -> None:
+) -> Told:
     """Coordinator: found a federation.
 
     Makes the authority that signs certificates, the server's and the operator's keys, a service file for systemd, and
@@ -53,12 +52,11 @@ def init(
     )
     service = next(made.folder.glob("*.service"))
     content = {
-        **output.picked(made, "folder federation fingerprint"), "address": f"{made.host}:{made.port}",
+        **picked(made, "folder federation fingerprint"), "address": f"{made.host}:{made.port}",
         "operator": made.operator, "join": line, "service": service,
     }  # fmt: skip
-    _tell(
-        answer_format, "init", content,
-        f"Federation {made.federation} at {made.host}:{made.port}",
+    parts = (
+        Line(f"Federation {made.federation} at {made.host}:{made.port}", "bold"),
         f"fingerprint: {made.fingerprint}",
         "",
         "Send this line to every plant, and tell the fingerprint by another way, too:",
@@ -67,9 +65,11 @@ def init(
         f"For each file that comes back: counterflow federation approve {folder} UNIT.join",
         f"Run it: counterflow federation start {folder}; or by systemd: {service}",
         f"Keep {folder / 'authority'} safe: whoever has it can admit anybody.",
-    )  # fmt: skip
+    )
+    return Told(content, parts)
 
 
+@answering()
 def join(
     folder: Annotated[Path, Argument(metavar="FOLDER", help="The plant's folder; new at first.")],
     unit: Annotated[str | None, Option(help="First: the unit that this plant is.")] = None,
@@ -101,8 +101,7 @@ def join(
     new_key: Annotated[
         bool, Option("--new-key", help="Later: another key in the same folder, and a new request.")
     ] = False,
-    answer_format: AnswerFormat = Format.table,
-) -> None:
+) -> Told:
     """Plant: join a federation, in two steps; the private key never leaves the folder.
 
     First: counterflow federation join boiler-site --unit boiler --federation waterworks --fingerprint SHA256:.. --log L
@@ -113,105 +112,92 @@ def join(
 
     Later, while the plant is stopped, --log, --model and --policy replace what is there, and --new-key rotates the key.
     """
-    first = {"--unit": unit, "--federation": federation, "--fingerprint": fingerprint, "--organisation": organisation}
-    given = [name for name, value in first.items() if value is not None]
-    if (exact or ask) and (policy is not None or (folder / party.FILE).exists()):
+    named = {"--unit": unit, "--federation": federation, "--fingerprint": fingerprint, "--organisation": organisation}
+    given = {name: value.strip() for name, value in named.items() if value is not None}
+    new = not (folder / party.FILE).exists()
+    if (exact or ask) and (policy is not None or not new):
         raise OptionError("--exact and --ask write a new plant's policy: change policy.toml, or leave --policy out.")
-    if not (folder / party.FILE).exists():
-        if new_key:
-            raise OptionError(f"--new-key: {str(folder)!r} has not joined yet; give the folder that has.")
-        if welcome is not None:
-            raise OptionError(f"--welcome: {str(folder)!r} has not asked to join yet; give the folder that has.")
-        missing = [
-            name for name, value in {**first, "--log": log}.items() if value is None and name != "--organisation"
-        ]
-        if missing:
+    brought = {name: file for name, file in (("log", log), ("model", model), ("policy", policy)) if file is not None}
+    if new:
+        for option, used, done in (("--new-key", new_key, "joined"), ("--welcome", welcome, "asked to join")):
+            if used:
+                raise OptionError(f"{option}: {str(folder)!r} has not {done} yet; give the folder that has.")
+        missing = [name for name in ("--unit", "--federation", "--fingerprint") if name not in given]
+        if log is None or missing:
+            missing += ["--log"] if log is None else []
             raise OptionError(f"to join in the new folder {str(folder)!r}, also give {', '.join(missing)}.")
         engine().require()
-        recording, found, begins = read_log(cast(Path, log))
-        named = cast(tuple[str, str, str], (unit, federation, fingerprint))
-        own = _model(model) or found.get(named[0])
-        text = _policy(policy) or default_policy(named[0], not exact, _asking(ask or ()))
-        made = PlantFolder.create(folder, *named, recording, own, text, organisation or "", budget, begins)
-        _tell_asked(made, folder, answer_format)
-        return
+        recording, found, begins = read_log(log)
+        own = _model(model) or found.get(given["--unit"])
+        text = _policy(policy) or default_policy(given["--unit"], not exact, _asking(ask or ()))
+        made = PlantFolder.create(
+            folder, given["--unit"], given["--federation"], given["--fingerprint"], recording, own, text,
+            organisation or "", budget, begins,
+        )  # fmt: skip
+        return _asked(made, folder)
     plant = PlantFolder.open(folder)
-    for name in given:
+    for name, value in given.items():
         known = getattr(plant, name.removeprefix("--"))
-        if str(first[name]).strip() != known:
+        if value != known:
             raise OptionError(
-                f"{name} {first[name]!r}: {str(folder)!r} has joined as {plant.label} with {name} {known}; a folder is "
+                f"{name} {named[name]!r}: {str(folder)!r} has joined as {plant.label} with {name} {known}; a folder is "
                 "one party for good. Join in a new folder."
             )
     if new_key:
-        if welcome is not None or log is not None or model is not None or policy is not None:
+        if welcome is not None or brought:
             raise OptionError("--new-key: give it alone; with the coordinator's answer give --welcome.")
         engine().require()
-        _tell_asked(plant.renew(), folder, answer_format)
-        return
+        return _asked(plant.renew(), folder)
     if welcome is not None:
         engine().require()
         plant = plant.welcome(welcome)
         service = plant.folder / f"counterflow-{plant.unit}.service"
-        content = {**output.picked(plant, "folder unit"), "state": "joined", "kit": plant.kit, "service": service}
-        _tell(
-            answer_format, "join", content,
-            f"Unit {plant.unit} is a member of {plant.federation}.",
-            f"Run it: counterflow federation start {folder}; or by systemd: {service}",
-        )  # fmt: skip
-        return
+        content = {**picked(plant, "folder unit"), "state": "joined", "kit": plant.kit, "service": service}
+        run = f"Run it: counterflow federation start {folder}; or by systemd: {service}"
+        return Told(content, [f"Unit {plant.unit} is a member of {plant.federation}.", run])
     if given:  # the first half once more
-        _tell_asked(plant, folder, answer_format)
-        return
-    if log is None and model is None and policy is None:
+        return _asked(plant, folder)
+    if not brought:
         raise OptionError(f"{plant.label} has asked to join: give --welcome FILE, or --log, --model or --policy anew.")
     recording_now, found, begins = read_log(log) if log is not None else (None, {}, "")
     plant.bind(recording_now, _model(model) or found.get(plant.unit), _policy(policy), begins)
-    replaced = [name for name, value in (("log", log), ("model", model), ("policy", policy)) if value is not None]
-    content = {"folder": plant.folder, "unit": plant.unit, "state": "rebound", "replaced": replaced}
-    _tell(
-        answer_format, "join", content,
-        f"{plant.label}: {', '.join(replaced)} replaced. Jobs that are not finished will refuse other data.",
-    )  # fmt: skip
+    text = f"{plant.label}: {', '.join(brought)} replaced. Jobs that are not finished will refuse other data."
+    return Told({"folder": plant.folder, "unit": plant.unit, "state": "rebound", "replaced": list(brought)}, [text])
 
 
+@answering()
 def approve(
+    wanted: Format,
     folder: Folder,
     requests: Annotated[list[Path], Argument(metavar="REQUEST...", help="UNIT.join, as the plants sent them.")],
     yes: Annotated[bool, Option("--yes", help="Do not ask.")] = False,
-    answer_format: AnswerFormat = Format.table,
-) -> None:
+) -> Told:
     """Coordinator: admit plants, after a look at who asks. Compare each key with the plant's by telephone.
 
     Example: counterflow federation approve coordinator boiler.join turbine.join
     """
     coordinator = CoordinatorFolder.open(folder)
-    letters_read = [letters.read_join(request) for request in requests]
-    for asks in letters_read:
-        coordinator.check(asks)
-    if not yes and (answer_format is Format.json or not sys.stdin.isatty()):
-        raise OptionError("approve asks before it admits a plant: look at the request on a terminal, or give --yes.")
-    engine().require()
-    members_now: list[dict[str, Any]] = []
-    for asks in letters_read:
-        if answer_format is Format.table:
-            _show_request(asks)
+    admitted = []
+    for asks in [letters.read_join(request) for request in requests]:
+        card = asks.card
+        if wanted is Format.table:
+            show(*request_parts(asks))
         if not yes and not typer.confirm("Admit this plant?", default=False):
-            raise OptionError(f"{asks.card.unit} was not admitted.")
+            raise OptionError(f"{card.unit} was not admitted.")
         welcome = coordinator.approve(asks)
-        inputs = [channel.name for channel in asks.card.inputs]
-        card = output.picked(asks.card, "unit organisation dt")
-        members_now.append({**card, "key": asks.key, "inputs": inputs, "welcome": welcome})
-        if answer_format is Format.table:
-            output.show_lines("", f"{asks.card.unit} is a member. Send back: {welcome}")
-    output.answer(answer_format, "federation approve", {"members": members_now}, lambda: None)
+        inputs = [channel.name for channel in card.inputs]
+        about = picked(card, "unit organisation dt")
+        admitted.append({**about, "key": asks.key, "inputs": inputs, "welcome": welcome})
+        if wanted is Format.table:
+            show("", f"{card.unit} is a member. Send back: {welcome}")
+    return Told({"members": admitted})
 
 
+@answering()
 def remove(
     folder: Folder,
     unit: Annotated[str, Argument(metavar="UNIT", help="The plant.")],
-    answer_format: AnswerFormat = Format.table,
-) -> None:
+) -> Told:
     """Coordinator: cut a plant off. Its certificate is refused from now on; with a new key it may join again.
 
     Key rotation: the plant runs join --new-key and sends its .join file; remove, then approve.
@@ -234,12 +220,48 @@ def remove(
     own = [job.id for job in coordinator.jobs() if unit in job.units]
     open_jobs = [job for job in own if coordinator.site.state(job).get("state") != "finished"]
     content = {"unit": unit, "certificate": gone.certificate, "server": cut, "unfinished": open_jobs}
-    _tell(
-        answer_format, "remove", content,
-        f"{unit} is removed: its certificate {gone.certificate[:23]}... is refused from now on.",
-    )  # fmt: skip
-    if open_jobs and answer_format is Format.table:
-        output.show_notes([f"these jobs cannot be finished without it: {', '.join(open_jobs)}; start new ones."])
+    text = f"{unit} is removed: its certificate {gone.certificate[:23]}... is refused from now on."
+    warning = f"these jobs cannot be finished without it: {', '.join(open_jobs)}; start new ones."
+    return Told(content, [text, *noted([warning] if open_jobs else [])])
+
+
+@answering()
+def renew(
+    folder: Folder,
+    units: Annotated[list[str] | None, Argument(metavar="UNIT...", help="Plants; none: all, and the server.")] = None,
+    authority: Annotated[
+        bool, Option("--authority", help="First make a new authority; the old vouches for it.")
+    ] = False,
+    finish: Annotated[bool, Option("--finish", help="End a change of authority: trust the new one only.")] = False,
+) -> Told:
+    """Coordinator: new certificates for keys that stay. A plant takes its own with: start FOLDER --welcome UNIT.welcome
+
+    Until it does, its certificate of now is as good. A change of authority (--authority) goes the same way; nobody has
+    to be told the new fingerprint. When all plants have taken theirs: renew FOLDER --finish.
+
+    Example: counterflow federation renew coordinator
+    """
+    engine().require()
+    coordinator = CoordinatorFolder.open(folder)
+    if (authority or finish) and (units or authority == finish):
+        raise OptionError("--authority and --finish are of all: give one of them, and no unit.")
+    welcomes: dict[str, Path] = {}
+    if finish:
+        coordinator.finish_succession()
+    elif authority:
+        coordinator = coordinator.succeed()
+        welcomes = {unit: coordinator.folder / "approved" / f"{unit}.welcome" for unit in coordinator.plants()}
+    else:
+        welcomes = coordinator.renew(units or ())
+    parts = [f"send to {unit}: {welcome}" for unit, welcome in welcomes.items()]
+    if not units:
+        parts.append(f"then restart the coordinator: federation stop {folder}, federation start {folder}")
+    if authority:
+        parts.append(f"fingerprint, for plants that join from now on: {coordinator.fingerprint}")
+    if finish:
+        parts.append("Certificates of the old authority are refused; late plants may still take their welcome.")
+    lasting = certificates.lasting(coordinator.certificates())
+    return Told({"fingerprint": coordinator.fingerprint, "welcomes": welcomes, "certificates": lasting}, parts)
 
 
 def read_log(path: Path) -> tuple[Recording, dict[str, LocalModel], str]:
@@ -280,23 +302,23 @@ def _asking(given: Sequence[str]) -> dict[str, list[str]]:
     return found
 
 
-def _tell_asked(plant: PlantFolder, folder: Path, answer_format: Format) -> None:
+def _asked(plant: PlantFolder, folder: Path) -> Told:
     own, policy = plant.site.own(), plant.folder / "policy.toml"
     untimed = "; it has no times, so its rows are taken to be the others'"
     when = f", the first of {own.begins}" if own.begins else untimed
     content = {
-        **output.picked(plant, "folder unit"), "state": "asked", "request": plant.join_file, "key": plant.key,
+        **picked(plant, "folder unit"), "state": "asked", "request": plant.join_file, "key": plant.key,
         "policy": policy,
     }  # fmt: skip
-    _tell(
-        answer_format, "join", content,
-        f"Unit {plant.unit} asks to join {plant.federation}.",
+    parts = (
+        Line(f"Unit {plant.unit} asks to join {plant.federation}.", "bold"),
         f"Send to the coordinator: {plant.join_file}",
         f"key, to compare by telephone: {plant.key}",
         f"log: {len(own.y)} rows{when}; {'with a' if own.model is not None else 'no'} local model",
         f"policy, yours to change: {policy} ({policy_line(plant.policy)})",
         f"With its answer: counterflow federation join {folder} --welcome {plant.unit}.welcome",
-    )  # fmt: skip
+    )
+    return Told(content, parts)
 
 
 def policy_line(policy: Policy) -> str:
@@ -307,19 +329,11 @@ def policy_line(policy: Policy) -> str:
     return f"{', '.join(policy.methods)}; {private}; {asking} may ask about its inputs"
 
 
-def _show_request(asks: JoinRequest) -> None:
+def request_parts(asks: JoinRequest) -> Iterator[Part]:
     """What the letter says comes first, and quoted; our own lines, of which the key is the last, below it."""
     card = asks.card
     limits = ["{:g} to {:g}".format(*each.limits) if each.limits else "" for each in card.inputs]
     rows = [[repr(each.name), repr(each.unit), bounds] for each, bounds in zip(card.inputs, limits, strict=True)]
-    output.show_table(f"inputs, every {card.dt:g} s, as the letter says", ["input", "unit", "limits"], rows, left=3)
-    output.show_lines("", f"Unit {card.unit!r} of {card.organisation!r} asks to join {card.federation!r}.")
-    output.show_text(f"key: {asks.key}", style="bold")
-
-
-def _tell(answer_format: Format, command: str, content: dict[str, Any], first: str, *lines: str) -> None:
-    def show() -> None:
-        output.show_text(first, style="bold" if len(lines) > 1 else None)
-        output.show_lines(*lines)
-
-    output.answer(answer_format, f"federation {command}", content, show)
+    yield Table(f"inputs, every {card.dt:g} s, as the letter says", ["input", "unit", "limits"], rows, left=3)
+    yield from ("", f"Unit {card.unit!r} of {card.organisation!r} asks to join {card.federation!r}.")
+    yield Line(f"key: {asks.key}", "bold")

@@ -18,7 +18,8 @@ from counterflow.federation.sites import members, party
 from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
 from counterflow.federation.sites.keeper import Keeper, StandingJob
 from counterflow.federation.sites.plant_folder import PlantFolder
-from counterflow.federation.sites.supervisor import WRITABLE, Folder, Supervisor, opened, reachable
+from counterflow.federation.sites.ports import reachable
+from counterflow.federation.sites.supervisor import WRITABLE, Folder, Supervisor, opened
 from counterflow.federation.sites.tidying import Rule
 from counterflow.files import appending, blaming
 from counterflow.printable import shown
@@ -88,14 +89,14 @@ def _detach(folder: Path, patience: float, rule: Rule) -> None:
         if child.poll() is not None:
             raise StorageError(f"{site.label} did not start: {_last(log, began)}")
         if _is_up(site):
-            output.show_text(f"{site.label} is up (process {child.pid}, {log})")
+            output.show(f"{site.label} is up (process {child.pid}, {log})")
             return
         if party.supervisor(site.folder) == child.pid and (waits := _waits(site)):
-            output.show_text(f"{site.label} runs (process {child.pid}, {log}); {waits}")
+            output.show(f"{site.label} runs (process {child.pid}, {log}); {waits}")
             return
         time.sleep(0.1)
-    output.show_text(f"{site.label} runs (process {child.pid}, {log}), but is not connected yet; it keeps trying.")
-    output.show_notes([_why(site)])
+    waiting = f"{site.label} runs (process {child.pid}, {log}), but is not connected yet; it keeps trying."
+    output.show(waiting, *output.noted([_why(site)]))
 
 
 def stop(folder: options.Folder) -> None:
@@ -106,7 +107,7 @@ def stop(folder: options.Folder) -> None:
     site = opened(folder)
     was = party.end_supervisor(site.folder, STOPPING)
     left = engine().stop(site.kit) if site.kit is not None else 0
-    output.show_text(f"{site.label} {'is stopped' if was or left else 'was not running'}")
+    output.show(f"{site.label} {'is stopped' if was or left else 'was not running'}")
 
 
 def _waits(site: Folder) -> str:

@@ -2,40 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from counterflow import wording
-from counterflow.cli import output
 from counterflow.cli.federation_members import policy_line
-from counterflow.cli.options import AnswerFormat, Folder
-from counterflow.cli.output import Format
+from counterflow.cli.options import Folder
+from counterflow.cli.output import Line, Part, Told, answering, noted, picked
 from counterflow.federation import job_gate, verify
 from counterflow.federation.audit import FILE, Audit
 from counterflow.federation.sites import certificates, members, party
 from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
 from counterflow.federation.sites.plant_folder import PlantFolder
 from counterflow.federation.sites.supervisor import opened
+from counterflow.notebook import Table
 from counterflow.privacy import Ledger
 
 
-def status(folder: Folder, answer_format: AnswerFormat = Format.table) -> None:
+@answering()
+def status(folder: Folder) -> Told:
     """How does it stand? Coordinator: plants and jobs. Plant: connection, policy, budget, and what has left.
 
     Example: counterflow federation status boiler-site
     """
     site = opened(folder)
-    if isinstance(site, CoordinatorFolder):
-        told, show = of_coordinator(site), _show_coordinator
-    else:
-        told, show = of_plant(site), _show_plant
+    coordinates = isinstance(site, CoordinatorFolder)
+    told = of_coordinator(site) if isinstance(site, CoordinatorFolder) else of_plant(site)
 
-    def shown() -> None:
-        show(told)
-        output.show_notes([one["warning"] for one in told["certificates"] if one["warning"]])
-        output.show_notes([one["text"] for one in told.get("books", [])])
+    def parts() -> Iterator[Part]:
+        yield from (_coordinator if coordinates else _plant)(told)
+        yield from noted([one["warning"] for one in told["certificates"] if one["warning"]])
+        yield from noted([one["text"] for one in told.get("books", [])])
 
-    output.answer(answer_format, "federation status", told, shown)
+    return Told(told, parts())
 
 
 def of_coordinator(site: CoordinatorFolder) -> dict[str, Any]:
@@ -45,22 +45,22 @@ def of_coordinator(site: CoordinatorFolder) -> dict[str, Any]:
     plants = [
         {
             "unit": unit, "organisation": plant.card.organisation, "inputs": [each.name for each in plant.card.inputs],
-            "dt": plant.card.dt, **output.picked(plant, "key approved"), "connected": unit in connected,
+            "dt": plant.card.dt, **picked(plant, "key approved"), "connected": unit in connected,
         }
         for unit, plant in site.plants().items()
     ]  # fmt: skip
-    removed = [{"unit": plant.card.unit, **output.picked(plant, "key removed")} for plant in site.removed()]
+    removed = [{"unit": plant.card.unit, **picked(plant, "key removed")} for plant in site.removed()]
     jobs = []
     for job in site.jobs():
         about = {"units": list(job.units), "private": job.privacy is not None, "created": job.created}
-        jobs.append({**output.picked(job, "id method"), **about, "state": "not begun", **_state(site, job.id)})
+        jobs.append({**picked(job, "id method"), **about, "state": "not begun", **_state(site, job.id)})
     own = {job["id"] for job in jobs}
     for path in sorted((site.folder / "states").glob("*.json")):
         if path.stem not in own:  # nobody has started it: it stands as long as the coordinator runs
             told = {"id": path.stem, "method": "questions", "units": [], "private": False}
             jobs.append({**told, **_state(site, path.stem)})
     return {
-        "role": party.COORDINATOR, **output.picked(site, "folder federation fingerprint"),
+        "role": party.COORDINATOR, **picked(site, "folder federation fingerprint"),
         "address": f"{site.host}:{site.port}", "running": process is not None, "process": process, "plants": plants,
         "removed": removed, "jobs": jobs, "certificates": certificates.lasting(site.certificates()),
     }  # fmt: skip
@@ -81,7 +81,7 @@ def of_plant(site: PlantFolder) -> dict[str, Any]:
     own, audit = site.site.own(), site.folder / FILE
     told = _audit(audit)
     return {
-        "role": party.PLANT, **output.picked(site, "folder federation fingerprint unit key"),
+        "role": party.PLANT, **picked(site, "folder federation fingerprint unit key"),
         "welcomed": site.kit is not None, "running": process is not None, "process": process, "connected": connected,
         "rows": len(own.y), "model": own.model is not None, "policy": policy_line(site.policy),
         "jobs": _jobs(audit), "budget": budget_of(site), "audit": told,
@@ -96,7 +96,7 @@ def budget_of(site: PlantFolder) -> dict[str, Any] | None:
     if site.ledger is None or not site.ledger.exists():
         return None
     with Ledger.open(site.ledger, site.unit) as ledger:
-        return output.picked(ledger, "epsilon delta window spent left room")
+        return picked(ledger, "epsilon delta window spent left room")
 
 
 def _audit(path: Path) -> dict[str, Any]:
@@ -124,52 +124,46 @@ def _jobs(path: Path) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def _show_coordinator(told: dict[str, Any]) -> None:
+def _coordinator(told: dict[str, Any]) -> Iterator[Part]:
     running = f"runs (process {told['process']})" if told["running"] else "is not running"
-    output.show_text(f"Coordinator of {told['federation']} at {told['address']} {running}", style="bold")
-    output.show_text(f"fingerprint: {told['fingerprint']}")
+    yield Line(f"Coordinator of {told['federation']} at {told['address']} {running}", "bold")
+    yield f"fingerprint: {told['fingerprint']}"
     rows = [
         [one["unit"], one["organisation"], ", ".join(one["inputs"]), f"{'' if one['connected'] else 'not '}connected"]
         for one in told["plants"]
     ]
     rows += [[one["unit"], "", "", f"removed {one['removed'][:16]}"] for one in told["removed"]]
-    output.show_table("plants", ["unit", "organisation", "inputs", "state"], rows, left=4)
-    if told["jobs"]:
-        rows = [
-            [
-                job["id"], job["method"] + (", private" if job["private"] else ""), job["state"],
-                str(job.get("exchanges", "")), _size(job.get("bytes_up")), _size(job.get("bytes_down")),
-            ]
-            for job in told["jobs"]
-        ]  # fmt: skip
-        output.show_table("jobs", ["job", "method", "state", "exchanges", "up", "down"], rows, left=3)
-        output.show_notes([f"{job['id']}: {job['reason']}" for job in told["jobs"] if job.get("reason")])
+    yield Table("plants", ["unit", "organisation", "inputs", "state"], rows, left=4)
+    if not told["jobs"]:
+        return
+    rows = []
+    for job in told["jobs"]:
+        method = job["method"] + (", private" if job["private"] else "")
+        moved = [str(job.get("exchanges", "")), _size(job.get("bytes_up")), _size(job.get("bytes_down"))]
+        rows.append([job["id"], method, job["state"], *moved])
+    yield Table("jobs", ["job", "method", "state", "exchanges", "up", "down"], rows, left=3)
+    yield from noted([f"{job['id']}: {job['reason']}" for job in told["jobs"] if job.get("reason")])
 
 
-def _show_plant(told: dict[str, Any]) -> None:
+def _plant(told: dict[str, Any]) -> Iterator[Part]:
     state = "waits for its welcome" if not told["welcomed"] else "is not running"
     if told["running"]:
         state = f"runs (process {told['process']}) and is {'' if told['connected'] else 'not '}connected"
-    output.show_text(f"Plant {told['unit']} of {told['federation']} {state}", style="bold")
-    log = f"{told['rows']} rows, {'with' if told['model'] else 'without'} a local model"
-    output.show_lines(f"key: {told['key']}", f"log: {log}", f"policy: {told['policy']}")
+    yield Line(f"Plant {told['unit']} of {told['federation']} {state}", "bold")
+    yield f"key: {told['key']}"
+    yield f"log: {told['rows']} rows, {'with' if told['model'] else 'without'} a local model"
+    yield f"policy: {told['policy']}"
     if told["budget"] is not None:
-        output.show_text(budget_line(told["budget"]))
-    audit = told["audit"]
-    output.show_text(f"audit: {audit['told']}", style=None if audit["in_order"] else "red")
-    if told["jobs"]:
-        rows = [
-            [
-                job["id"], job["last"][:19].replace("T", " "), str(job["messages"]), _size(job["bytes"]),
-                str(job["refused"]),
-            ]
-            for job in told["jobs"]
-        ]  # fmt: skip
-        output.show_table("jobs", ["job", "last (UTC)", "messages", "bytes", "refused"], rows, left=2)
-    output.show_notes(
-        [f"job {one['id']} waits for its owner: counterflow federation approve-job {told['folder']} {one['id']}"
-         for one in told["waiting"]]
-    )  # fmt: skip
+        yield budget_line(told["budget"])
+    yield Line(f"audit: {told['audit']['told']}", "" if told["audit"]["in_order"] else "red")
+    rows = []
+    for job in told["jobs"]:
+        moved = [str(job["messages"]), _size(job["bytes"]), str(job["refused"])]
+        rows.append([job["id"], job["last"][:19].replace("T", " "), *moved])
+    if rows:
+        yield Table("jobs", ["job", "last (UTC)", "messages", "bytes", "refused"], rows, left=2)
+    let_run = f"waits for its owner: counterflow federation approve-job {told['folder']}"
+    yield from noted([f"job {one['id']} {let_run} {one['id']}" for one in told["waiting"]])
 
 
 def budget_line(budget: dict[str, Any]) -> str:

@@ -4,54 +4,56 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from typer import Argument, Option
 
 from counterflow import wording
 from counterflow.cli import output
 from counterflow.cli.federation_file import Federation, read_federation
-from counterflow.cli.options import AnswerFormat, Edges, Forbidden, Force, known_edges
-from counterflow.cli.output import Format
-from counterflow.data.archives import is_table
+from counterflow.cli.options import Edges, Forbidden, known_edges, optional
+from counterflow.cli.output import NOT_CONVERGED, OK, Format, Line, Part, Told, answering, fitted, noted, picked
+from counterflow.data.formats import is_table
 from counterflow.errors import OptionError, StorageError
 from counterflow.exchange.rows import LikelihoodOptions
 from counterflow.files import blaming
 from counterflow.fits import training
 from counterflow.fits.content import SERVER_FILE
 from counterflow.fits.fit import Fit
+from counterflow.notebook import Table
 
 FURTHER = 4  # times the limit that has stopped a fit
 
 
+_OPTIONS = optional({  # of the methods, as ``counterflow.fit`` takes them
+    "estimate": (str, "couplings, blocks or all."),
+    "rho": (float, "Augmented Lagrangian: its penalty."),
+    "solver": (str, "Published methods: conjugate or gradient."),
+    "rounds": (int, "Published methods: at most so many."),
+    "evaluations": (int, "Likelihood: at most so many passes."),
+    "tol": (float, "When to call it converged."),
+    "uncertainty": (bool, "Likelihood: compute intervals (default: where that takes seconds)."),
+    "sensors": (str, "treated (default), or 'as they are': whether wrong readings are left out."),
+})  # fmt: skip
+
+
+@answering(options=_OPTIONS)
 def fit(
+    wanted: Format,
     federation: Annotated[Path, Argument(metavar="FEDERATION", help="A federation file in TOML.")],
     out: Annotated[Path, Option(metavar="DIR", help="Directory for the fit.")],
     method: Annotated[str | None, Option(help="Instead of the file's; its options are then not used.")] = None,
-    estimate: Annotated[str | None, Option(help="couplings, blocks or all.")] = None,
     seed: Annotated[int | None, Option(min=0, help="Instead of the file's.")] = None,
     xi: Annotated[
         list[str] | None, Option(help="Published methods: weight, one number, or unit=number for each.")
     ] = None,
-    rho: Annotated[float | None, Option(help="Augmented Lagrangian: its penalty.")] = None,
-    solver: Annotated[str | None, Option(help="Published methods: conjugate or gradient.")] = None,
-    rounds: Annotated[int | None, Option(help="Published methods: at most so many.")] = None,
-    evaluations: Annotated[int | None, Option(help="Likelihood: at most so many passes.")] = None,
-    tol: Annotated[float | None, Option(help="When to call it converged.")] = None,
-    uncertainty: Annotated[
-        bool | None, Option(help="Likelihood: compute intervals (default: where that takes seconds).")
-    ] = None,
-    sensors: Annotated[
-        str | None, Option(help="treated (default), or 'as they are': whether wrong readings are left out.")
-    ] = None,
     edge: Edges = None,
     forbid: Forbidden = None,
-    force: Force = False,
-    answer_format: AnswerFormat = Format.table,
-) -> None:
+    force: output.Force = False,
+    **options: Any,
+) -> Told:
     """Fit a federation and save the fit. Exit code 3: not converged (it is saved all the same).
 
     Example: counterflow fit federation.toml --out fit --estimate all
@@ -68,10 +70,6 @@ def fit(
         raise OptionError("--method 'oracle' needs the true plant, which a federation does not have.")
     # the file's options go with the file's method
     merged: dict[str, Any] = dict(read.options) if chosen == read.method else {}
-    options = {
-        "estimate": estimate, "rho": rho, "solver": solver, "rounds": rounds, "evaluations": evaluations,
-        "tol": tol, "uncertainty": uncertainty, "sensors": sensors,
-    }  # fmt: skip
     merged |= {key: value for key, value in options.items() if value is not None}
     merged |= known_edges(edge, forbid)
     if xi:
@@ -79,7 +77,7 @@ def fit(
     began = time.monotonic()
     found = training.fit(
         read.recording, read.models, method=chosen, seed=read.seed if seed is None else seed, privacy=read.privacy,
-        progress=answer_format is Format.table, **merged,
+        progress=wanted is Format.table, **merged,
     )  # fmt: skip
     found.save(out)
     more = _going_on(found, merged, time.monotonic() - began)
@@ -87,9 +85,7 @@ def fit(
         given = {"method": method, "seed": seed, "xi": xi, "edge": edge, "forbid": forbid, **options}
         more["command"] = _command(federation, out, {**given, more["option"]: more["value"]})
     content = {**_content(found, read, out), "go_on": more}
-    output.answer(answer_format, "fit", content, lambda: _show(found, read, out, more))
-    if not found.status.converged:
-        raise typer.Exit(output.NOT_CONVERGED)
+    return Told(content, _shown(found, read, out, more), OK if found.status.converged else NOT_CONVERGED)
 
 
 def check_place(out: Path, force: bool) -> None:
@@ -151,14 +147,14 @@ def doubts(found: Fit) -> list[dict[str, Any]]:
     for doubt in found.couplings.doubts if found.couplings is not None else ():
         names = found.plant.unit(doubt.cause).input_names
         about = {"block": doubt.letter, "channels": [names[k] for k in doubt.channels]}
-        out.append(output.picked(doubt, "cause effect") | about | output.picked(doubt, "reason remedy"))
+        out.append(picked(doubt, "cause effect") | about | picked(doubt, "reason remedy"))
     return out
 
 
 def _content(found: Fit, federation: Federation, out: Path) -> dict[str, Any]:
     return {
         "fit": out, **found.provenance.to_json(), "method": found.method, "seed": found.provenance.seed,
-        **output.picked(federation.recording, "rows dt"), "digest": found.provenance.data_digest,
+        **picked(federation.recording, "rows dt"), "digest": found.provenance.data_digest,
         **output.fit_json(found.status, found.traffic),
         "log_likelihood": found.log_likelihood,
         "units": output.units_json(found.plant.units),
@@ -169,13 +165,13 @@ def _content(found: Fit, federation: Federation, out: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _show(found: Fit, federation: Federation, out: Path, more: Mapping[str, Any] | None) -> None:
+def _shown(found: Fit, federation: Federation, out: Path, more: Mapping[str, Any] | None) -> Iterator[Part]:
     if federation.preparation is not None:
-        output.show_notes(federation.preparation.doubts)
-    output.show_fit(found)
+        yield from noted(federation.preparation.doubts)
+    yield from fitted(found)
     rows = [[unit.name, str(unit.states), str(unit.n_inputs), str(unit.n_outputs)] for unit in found.plant.units]
-    output.show_table(f"{federation.recording.rows} rows", ["unit", "states", "inputs", "outputs"], rows)
-    output.show_lines("", f"saved fit: {out}")
+    yield Table(f"{federation.recording.rows} rows", ["unit", "states", "inputs", "outputs"], rows)
+    yield from ("", f"saved fit: {out}")
     if more is not None:
-        output.show_text("")
-        output.show_text(f"to go on, which takes {wording.about(more['seconds'])}: {more['command']}", style="bold")
+        yield ""
+        yield Line(f"to go on, which takes {wording.about(more['seconds'])}: {more['command']}", "bold")

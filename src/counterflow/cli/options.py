@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from counterflow.cli.output import Format, note_format
 from counterflow.errors import OptionError
 
-AnswerFormat = Annotated[Format, Option("--format", help="What to print.", callback=note_format, is_eager=True)]
-Force = Annotated[bool, Option("--force", help="Replace what is there.")]
 FitDirectory = Annotated[Path, Argument(metavar="FIT", help="Directory of a saved fit.", show_default=False)]
-Out = Annotated[Path | None, Option(metavar="FILE", help="Also write the answer: .json, .csv or .parquet.")]
-DrawnOut = Annotated[Path | None, Option(metavar="FILE", help="Also write the answer: .json, .csv, .parquet or .png.")]
 Seed = Annotated[int, Option(min=0, help="Of all that is random.")]
 Files = Annotated[list[Path], Argument(metavar="FILE...", help="CSV, CSV.GZ, Parquet or XLSX; several: one table.")]
 Delta = Annotated[float, Option(help="Chance that the promise fails; far below 1 over the number of rows.")]
@@ -29,6 +24,11 @@ Forbidden = Annotated[
     list[str] | None,
     Option("--forbid", metavar="CAUSE:EFFECT", help="These units do not act on each other directly; may repeat."),
 ]
+
+
+def optional(table: Mapping[str, tuple[Any, str]]) -> dict[str, tuple[Any, None]]:
+    """Options that may be left out, for ``output.answering``, from {name: (type, help)}."""
+    return {name: (Annotated[kind | None, Option(help=help)], None) for name, (kind, help) in table.items()}
 
 
 def known_edges(edge: Sequence[str] | None, forbid: Sequence[str] | None) -> dict[str, list[list[str]]]:

@@ -1,22 +1,29 @@
-"""How commands answer: strict JSON or a table on the terminal, and files that are whole or not there at all."""
+"""How commands answer: strict JSON or a table on the terminal, and files that are whole or not there at all.
+
+A command returns what it has ``Told``; ``answering`` gives it --format, --out and --force, prints and writes.
+"""
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
+from typer import Option
 
 from counterflow._version import __version__
 from counterflow.caveats import CAUTION, CHOICE, CLEAR, FAILS, VERDICTS, Caveat, by_weight, verdict_of, weighing
 from counterflow.errors import CounterflowError, OptionError, StorageError, UnidentifiedError
 from counterflow.files import blaming, draft_of, make_folder, write_whole
+from counterflow.notebook import Table
 from counterflow.printable import shown
 
 if TYPE_CHECKING:
@@ -34,7 +41,9 @@ OK, USAGE, NOT_CONVERGED, UNIDENTIFIED, INFEASIBLE, CHECK_FAILED, INTERRUPTED = 
 LONGEST = 20_000  # characters of a line
 _FORMAT = "counterflow.format"  # where a command's context keeps its --format
 
-STYLES = {FAILS: "bold red", CAUTION: "yellow", CHOICE: "dim", CLEAR: "green"}  # by weight, or verdict
+# by weight or verdict of a caveat, or of a check
+STYLES = {FAILS: "bold red", CAUTION: "yellow", CHOICE: "dim", CLEAR: "green", "pass": "green", "fail": "red",
+          "unknown": "dim"}  # fmt: skip
 Content = bytes | Callable[[Path], None]  # what to write, or a function that writes it to a path
 
 
@@ -45,10 +54,119 @@ class Format(StrEnum):
     json = "json"
 
 
-def note_format(ctx: typer.Context, value: Format) -> Format:
+def _note_format(ctx: typer.Context, value: Format) -> Format:
     """Keep ``--format`` where errors are told."""
     ctx.meta[_FORMAT] = value
     return value
+
+
+AnswerFormat = Annotated[Format, Option("--format", help="What to print.", callback=_note_format, is_eager=True)]
+Force = Annotated[bool, Option("--force", help="Replace what is there.")]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line on the terminal, in a style."""
+
+    text: str
+    style: str
+
+
+Part = str | Line | Table  # of what a terminal shows
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a command has found out.
+
+    ``content`` for programs; ``parts`` for people, made only if they are wanted; ``code``: the exit code. With --out:
+    ``frame`` for a .csv or .parquet, ``figure`` for a .png.
+    """
+
+    content: Mapping[str, Any]
+    parts: Iterable[Part] = ()
+    code: int = OK
+    frame: Callable[[], polars.DataFrame] | None = None
+    figure: Callable[[], Figure] | None = None
+
+
+Options = Mapping[str, tuple[Any, Any]]  # {name: (annotation, default)}, "..." if it must be given
+
+
+def answering(*kinds: str, options: Options | None = None) -> Callable[[Callable[..., Told]], Callable[..., None]]:
+    """A command made of a function that returns what it has ``Told``.
+
+    It has --format; with ``kinds`` of files also --out and --force. A parameter of the function that is called
+    ``wanted`` gets the format, and one that is called ``force`` is --force. ``options``: more of them, for a function
+    that takes any.
+    """
+
+    def decorate(run: Callable[..., Told]) -> Callable[..., None]:
+        hints = get_type_hints(run, include_extras=True)
+        own = {
+            name: (hints[name], ... if each.default is each.empty else each.default)
+            for name, each in inspect.signature(run).parameters.items() if each.kind is not each.VAR_KEYWORD
+        } | dict(options or {})  # fmt: skip
+        added: dict[str, tuple[Any, Any]] = {"answer_format": (AnswerFormat, Format.table)}
+        if kinds:
+            *others, last = (f".{kind}" for kind in kinds)
+            described = Option(metavar="FILE", help=f"Also write the answer: {', '.join(others)} or {last}.")
+            added |= {"out": (Annotated[Path | None, described], None), "force": (Force, False)}
+
+        def command(ctx: typer.Context, answer_format: Format, **given: Any) -> None:
+            out, force = (given.get("out"), given.get("force", False)) if kinds else (None, False)
+            check_kind(out, kinds, force)
+            told = run(**{name: {**given, "wanted": answer_format}[name] for name in own})
+            if out is not None:
+                write_all({out: _file_of(told, out, _envelope(ctx, told))}, force)
+            if answer_format is Format.json:
+                print(as_json(_envelope(ctx, told)))
+            else:
+                show(*told.parts, *(["", f"written: {out}"] if out is not None else []))
+            if told.code:
+                raise typer.Exit(told.code)
+
+        every = {"ctx": (typer.Context, ...)} | own | {name: each for name, each in added.items() if name not in own}
+        every.pop("wanted", None)
+        command.__annotations__ = {name: annotation for name, (annotation, _) in every.items()}
+        command.__signature__ = inspect.Signature([  # type: ignore[attr-defined]
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation,
+                default=inspect.Parameter.empty if default is ... else default,
+            )
+            for name, (annotation, default) in every.items()
+        ])  # fmt: skip
+        command.__name__, command.__doc__ = run.__name__, run.__doc__
+        return command
+
+    return decorate
+
+
+def _envelope(ctx: typer.Context, told: Told) -> dict[str, Any]:
+    names: list[str] = []
+    place: Any = ctx
+    while place.parent is not None:
+        names.insert(0, place.info_name)
+        place = place.parent
+    return {"version": __version__, "command": " ".join(names), **told.content}
+
+
+def _file_of(told: Told, out: Path, content: Mapping[str, Any]) -> bytes:
+    """An answer as .json, .csv, .parquet or .png."""
+    kind = out.suffix.lower()
+    if kind == ".json":
+        return (as_json(content) + "\n").encode()
+    if kind == ".png":
+        assert told.figure is not None
+        return png(told.figure(), dpi=150)
+    assert told.frame is not None
+    if kind == ".csv":
+        from counterflow.frames import as_csv
+
+        return as_csv(told.frame())
+    buffer = BytesIO()
+    told.frame().write_parquet(buffer)
+    return buffer.getvalue()
 
 
 def tell_error(ctx: typer.Context, error: CounterflowError) -> int:
@@ -59,14 +177,6 @@ def tell_error(ctx: typer.Context, error: CounterflowError) -> int:
     else:
         typer.echo(f"counterflow: {text}", err=True)
     return UNIDENTIFIED if isinstance(error, UnidentifiedError) else USAGE
-
-
-def answer(wanted: Format, command: str, content: Mapping[str, Any], show: Callable[[], None]) -> None:
-    """Print a command's answer: ``content`` as JSON, or what ``show`` shows."""
-    if wanted is Format.json:
-        print(as_json({"version": __version__, "command": command, **content}))
-    else:
-        show()
 
 
 def as_json(value: Any) -> str:
@@ -85,72 +195,10 @@ def _plain(value: Any) -> Any:
         return None
     if isinstance(value, Path):
         return str(value)
-    if isinstance(value, Caveat):
-        return value.to_view()
-    return value
+    return value.to_view() if isinstance(value, Caveat) else value
 
 
-def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
-    """A table on the terminal; all columns but the first ``left`` are numbers."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title=Text(shown(title, LONGEST)), title_justify="left", title_style="bold")
-    for k, column in enumerate(columns):
-        table.add_column(Text(shown(column, LONGEST)), justify="left" if k < left else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(shown(cell, LONGEST)) for cell in row))
-    console = terminal()
-    console.print()
-    console.print(table)
-
-
-def show_text(text: str, style: str | None = None) -> None:
-    """One line of text on the terminal: no markup, nothing that a terminal obeys."""
-    from rich.text import Text
-
-    terminal().print(Text(shown(text, LONGEST), style=style or ""), soft_wrap=True)
-
-
-def show_lines(*lines: str) -> None:
-    """Lines of text on the terminal; an empty one is a blank line."""
-    for line in lines:
-        show_text(line)
-
-
-def show_source(source: Provenance | None) -> None:
-    """The fit that an answer comes from."""
-    if source is not None:
-        show_lines("", f"from {source}")
-
-
-def show_notes(notes: Sequence[str | Caveat]) -> None:
-    """Notes below what a command says; caveats by their weight, the heaviest first."""
-    if notes:
-        show_text("")
-    for caveat in by_weight(note for note in notes if isinstance(note, Caveat)):
-        show_text(f"{caveat.weight}: {caveat}", style=STYLES[caveat.weight])
-    for note in notes:
-        if not isinstance(note, Caveat):
-            show_text(f"note: {note}", style="yellow")
-
-
-def show_verdict(caveats: Sequence[Caveat], choices: str) -> None:
-    """What an answer must be read with; ``choices``: the command that tells those of the fit, which are told once."""
-    verdict, told = verdict_of(caveats), weighing(caveats)
-    show_text("")
-    show_text(f"verdict: {VERDICTS[verdict]}", style=STYLES[verdict])
-    for caveat in told:
-        show_text(f"  {caveat.weight}: {caveat}", style=STYLES[caveat.weight])
-    if count := len(set(caveats)) - len(told):
-        show_text(f"  {count} {'choice' if count == 1 else 'choices'} of the fit: {choices}", style="dim")
-
-
-def show_fit(found: Fit) -> None:
-    """The account of a fit, with its caveats by weight."""
-    told = {f"{caveat.weight}: {caveat}" for caveat in found.caveats}
-    show_lines(*(line for line in found.summary().split("\n") if line not in told))
-    show_notes(found.caveats)
+# ---- the terminal
 
 
 def terminal() -> Console:
@@ -158,6 +206,70 @@ def terminal() -> Console:
     from rich.console import Console
 
     return Console(highlight=False)
+
+
+def show(*parts: Part) -> None:
+    """Lines and tables on the terminal: no markup, nothing that a terminal obeys."""
+    from rich.table import Table as Grid
+    from rich.text import Text
+
+    def print_line(text: str, style: str = "") -> None:
+        terminal().print(Text(shown(text, LONGEST), style=style), soft_wrap=True)
+
+    for part in parts:
+        if isinstance(part, str):
+            print_line(part)
+        elif isinstance(part, Line):
+            print_line(part.text, part.style)
+        else:
+            grid = Grid(title=Text(shown(part.title, LONGEST)), title_justify="left", title_style="bold")
+            for k, column in enumerate(part.columns):
+                justify: Literal["left", "right"] = "left" if k < part.left else "right"
+                grid.add_column(Text(shown(column, LONGEST)), justify=justify, overflow="fold")
+            for row in part.rows:
+                grid.add_row(*(Text(shown(cell, LONGEST)) for cell in row))
+            print_line("")
+            terminal().print(grid)
+            if part.more:
+                print_line(part.more)
+
+
+def noted(notes: Sequence[str | Caveat]) -> Iterator[Part]:
+    """Notes below what a command says; caveats by their weight, the heaviest first."""
+    if notes:
+        yield ""
+    for caveat in by_weight(note for note in notes if isinstance(note, Caveat)):
+        yield Line(f"{caveat.weight}: {caveat}", STYLES[caveat.weight])
+    for note in notes:
+        if not isinstance(note, Caveat):
+            yield Line(f"note: {note}", "yellow")
+
+
+def sourced(source: Provenance | None) -> Iterator[Part]:
+    """The fit that an answer comes from."""
+    if source is not None:
+        yield from ("", f"from {source}")
+
+
+def judged(caveats: Sequence[Caveat], choices: str) -> Iterator[Part]:
+    """What an answer must be read with; ``choices``: the command that tells those of the fit, which are told once."""
+    verdict, told = verdict_of(caveats), weighing(caveats)
+    yield ""
+    yield Line(f"verdict: {VERDICTS[verdict]}", STYLES[verdict])
+    for caveat in told:
+        yield Line(f"  {caveat.weight}: {caveat}", STYLES[caveat.weight])
+    if count := len(set(caveats)) - len(told):
+        yield Line(f"  {count} {'choice' if count == 1 else 'choices'} of the fit: {choices}", "dim")
+
+
+def fitted(found: Fit) -> Iterator[Part]:
+    """The account of a fit, with its caveats by weight."""
+    told = {f"{caveat.weight}: {caveat}" for caveat in found.caveats}
+    yield from (line for line in found.summary().split("\n") if line not in told)
+    yield from noted(found.caveats)
+
+
+# ---- JSON that several commands have
 
 
 def picked(of: object, names: str) -> dict[str, Any]:
@@ -251,35 +363,6 @@ def check_ending(option: str, path: Path, kinds: Sequence[str]) -> None:
     if path.suffix.lower().lstrip(".") not in kinds:
         endings = " or ".join(f".{kind}" for kind in kinds)
         raise OptionError(f"{option} {str(path)!r}: the name must end in {endings}.")
-
-
-def conclude(
-    wanted: Format, out: Path | None, force: bool, told: Mapping[str, Any], show: Callable[[], None],
-    frame: Callable[[], polars.DataFrame], figure: Callable[[], Figure] | None = None,
-) -> None:  # fmt: skip
-    """An answer of a fit: to ``out``, if given, as .json, .csv, .parquet or .png by its ending, and to the terminal."""
-    if out is not None:
-        kind = out.suffix.lower()
-        if kind == ".json":
-            content = (as_json(told) + "\n").encode()
-        elif kind == ".csv":
-            from counterflow.questions.reply import as_csv
-
-            content = as_csv(frame())
-        elif kind == ".parquet":
-            buffer = BytesIO()
-            frame().write_parquet(buffer)
-            content = buffer.getvalue()
-        else:
-            assert figure is not None
-            content = png(figure(), dpi=150)
-        write_all({out: content}, force)
-    if wanted is Format.json:
-        print(as_json(told))
-        return
-    show()
-    if out is not None:
-        show_lines("", f"written: {out}")
 
 
 def png(figure: Figure, dpi: int) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,16 +10,17 @@ from typer import Argument, Option
 
 from counterflow import wording
 from counterflow.caveats import Caveat
-from counterflow.cli import output
-from counterflow.cli.options import AnswerFormat, Delta, Window
-from counterflow.cli.output import Format
+from counterflow.cli.options import Delta, Window
+from counterflow.cli.output import Line, Part, Told, answering, check_new, noted, picked
 from counterflow.errors import OptionError, StorageError
+from counterflow.notebook import Table
 from counterflow.plant.units import check_name, first_repeated
 from counterflow.privacy.accounting import ANY_ROWS, check_budget, total_epsilon
 from counterflow.privacy.balance import RESERVED, WITHDRAWN, Entry
 from counterflow.privacy.ledger import SUFFIX, Ledger, ledger_path
 
 
+@answering()
 def open_ledgers(
     place: Annotated[
         Path, Argument(metavar="PLACE", help="Directory of ledgers; or, for one unit, a file ending in .ledger.")
@@ -28,8 +29,7 @@ def open_ledgers(
     epsilon: Annotated[float, Option(help="What each unit may spend over the life of its ledger.")],
     delta: Delta,
     window: Window = 1,
-    answer_format: AnswerFormat = Format.table,
-) -> None:
+) -> Told:
     """Give units a privacy budget: one new ledger each. A ledger that exists is never touched.
 
     Example: counterflow privacy open ledgers --unit boiler --unit turbine --epsilon 3 --delta 1e-6
@@ -42,59 +42,47 @@ def open_ledgers(
     check_budget(epsilon, delta, "privacy open")
     if window < 1:
         raise OptionError(f"--window {window}: give a whole number of at least 1.")
-    if place.suffix == SUFFIX:
-        if len(unit) > 1:
-            raise OptionError(f"{str(place)!r} is one file, but {len(unit)} units are given: give a directory.")
-        paths = [place]
-    else:
-        paths = [ledger_path(place, name) for name in unit]
+    if place.suffix == SUFFIX and len(unit) > 1:
+        raise OptionError(f"{str(place)!r} is one file, but {len(unit)} units are given: give a directory.")
+    paths = [place if place.suffix == SUFFIX else ledger_path(place, name) for name in unit]
     for path in paths:
         if path.exists():
             remedy = "what a unit has spent is never overwritten. Choose another place."
             raise StorageError(f"{str(path)!r} exists: {remedy}")
-    output.check_new(paths, force=False)
+    check_new(paths, force=False)
     made = []
     for name, path in zip(unit, paths, strict=True):
-        with Ledger.create(path, name, epsilon, delta, window) as ledger:
-            made.append({"unit": name, "file": path, "created": ledger.created})
+        with Ledger.create(path, name, epsilon, delta, window) as opened:
+            made.append({"unit": name, "file": path, "created": opened.created})
     each = "" if len(made) == 1 else " each"
-    lines = (
-        f"Budget: epsilon {wording.exact(epsilon)} at delta {wording.exact(delta)}{each}, for {_protects(window)}.",
+    parts = (
+        f"Budget: epsilon {wording.exact(epsilon)} at delta {wording.exact(delta)}{each}, for {protects(window)}.",
         *(f"ledger: {path}" for path in paths),
         "",
         "Keep these files with the units and never put an old copy back: it would forget what was spent.",
     )
-    content = {"epsilon": epsilon, "delta": delta, "window": window, "ledgers": made}
-    output.answer(answer_format, "privacy open", content, lambda: output.show_lines(*lines))
+    return Told({"epsilon": epsilon, "delta": delta, "window": window, "ledgers": made}, parts)
 
 
-def _protects(window: int) -> str:
+def protects(window: int) -> str:
     return "one measurement" if window == 1 else f"any {window} consecutive measurements"
 
 
+@answering()
 def ledger(
     place: Annotated[Path, Argument(metavar="PATH", help="A ledger, or a directory of ledgers.")],
     last: Annotated[int, Option(min=0, help="Show only so many releases, the last ones (0: all).")] = 0,
-    answer_format: AnswerFormat = Format.table,
-) -> None:
+) -> Told:
     """What has been spent, when, and on what? Every ledger is checked from its first entry to its last.
 
     Example: counterflow privacy ledger ledgers/boiler.ledger
     """
-    told = [_told(path) for path in _paths(place)]
-    notes = [note for entry in told for note in entry["notes"]]
-    for entry in told:
-        del entry["notes"]
-        entry["releases"] = entry["releases"][-last:] if last else entry["releases"]
-
-    def show() -> None:
-        for k, entry in enumerate(told):
-            if k:
-                output.show_text("")
-            _show(entry)
-        output.show_notes(notes)
-
-    output.answer(answer_format, "privacy ledger", {"ledgers": told, "caveats": notes}, show)
+    told, notes = [], []
+    for path in _paths(place):
+        with Ledger.open(path) as opened:
+            told.append(_told(path, opened, last))
+            notes += _notes(opened.unit, opened.entries())
+    return Told({"ledgers": told, "caveats": notes}, _shown(told, notes))
 
 
 def _paths(place: Path) -> list[Path]:
@@ -109,16 +97,12 @@ def _paths(place: Path) -> list[Path]:
     return found
 
 
-def _told(path: Path) -> dict[str, Any]:
-    with Ledger.open(path) as ledger:
-        entries = ledger.entries()
-        alone = {each: total_epsilon([each], ledger.delta, ledger.window) for each in {entry.cost for entry in entries}}
-        return {
-            "unit": ledger.unit, "file": path,
-            **output.picked(ledger, "epsilon delta window created spent left room"), "count": len(entries),
-            "releases": [{**entry.to_json(), "alone": alone[entry.cost], "secure": entry.secure} for entry in entries],
-            "notes": _notes(ledger.unit, entries),
-        }  # fmt: skip
+def _told(path: Path, ledger: Ledger, last: int) -> dict[str, Any]:
+    entries = ledger.entries()
+    alone = {cost: total_epsilon([cost], ledger.delta, ledger.window) for cost in {entry.cost for entry in entries}}
+    releases = [entry.to_json() | {"alone": alone[entry.cost], "secure": entry.secure} for entry in entries]
+    about = picked(ledger, "epsilon delta window created spent left room")
+    return {"unit": ledger.unit, "file": path, **about, "count": len(entries), "releases": releases[-last:]}
 
 
 def _notes(unit: str, entries: Sequence[Entry]) -> list[Caveat]:
@@ -142,17 +126,21 @@ def _notes(unit: str, entries: Sequence[Entry]) -> list[Caveat]:
     return [*notes, Caveat("simulated-noise", unit, text)]
 
 
-def _show(told: dict[str, Any]) -> None:
-    spent, budget = told["spent"], told["epsilon"]
-    output.show_text(
-        f"{told['unit']}: epsilon {wording.number(spent)} of {wording.exact(budget)} is spent at delta "
-        f"{wording.exact(told['delta'])}; one more release of up to {wording.number(told['room'])} fits in.",
-        style="bold" if told["left"] > 1e-9 * budget else "red",
-    )
-    output.show_text(f"  for {_protects(told['window'])}, since {told['created']}: {told['file']}")
-    if not told["count"]:
-        output.show_text("  nothing has been released")
-        return
+def _shown(ledgers: Sequence[dict[str, Any]], notes: Sequence[Caveat]) -> Iterator[Part]:
+    for k, told in enumerate(ledgers):
+        yield from [""] * (k > 0)
+        spent, budget = wording.number(told["spent"]), wording.exact(told["epsilon"])
+        yield Line(
+            f"{told['unit']}: epsilon {spent} of {budget} is spent at delta {wording.exact(told['delta'])}; one more "
+            f"release of up to {wording.number(told['room'])} fits in.",
+            "bold" if told["left"] > 1e-9 * told["epsilon"] else "red",
+        )
+        yield f"  for {protects(told['window'])}, since {told['created']}: {told['file']}"
+        yield from _releases(told) if told["count"] else ["  nothing has been released"]
+    yield from noted(notes)
+
+
+def _releases(told: dict[str, Any]) -> Iterator[Part]:
     ways: dict[str, str] = {}  # long and often the same: told once, below the table
     rows = []
     for release in told["releases"]:
@@ -164,8 +152,8 @@ def _show(told: dict[str, Any]) -> None:
         numbers = [wording.number(release["alone"]), wording.number(release["spent"])]
         state = f", {release['state']}" if release["state"] in (RESERVED, WITHDRAWN) else ""
         rows.append([str(release["id"]), when, f"{release['what']} {way}{state}", span, release["fit"], *numbers])
-    shown, count = len(rows), told["count"]
-    title = f"{'1 release' if count == 1 else f'{count} releases'}{'' if shown == count else f', the last {shown}'}"
-    output.show_table(title, ["entry", "when (UTC)", "what", "rows", "fit", "epsilon alone", "in all"], rows, left=5)
-    for text, way in ways.items():
-        output.show_text(f"  {way} {text}")
+    count = told["count"]
+    part = "" if len(rows) == count else f", the last {len(rows)}"
+    columns = ["entry", "when (UTC)", "what", "rows", "fit", "epsilon alone", "in all"]
+    yield Table(f"{'1 release' if count == 1 else f'{count} releases'}{part}", columns, rows, left=5)
+    yield from (f"  {way} {text}" for text, way in ways.items())

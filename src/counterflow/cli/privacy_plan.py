@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from typer import Option
 
 from counterflow import wording
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
-from counterflow.cli import output
 from counterflow.cli.federation_file import read_plant
-from counterflow.cli.options import AnswerFormat, Delta, Window
-from counterflow.cli.output import Format
+from counterflow.cli.options import Delta, Window
+from counterflow.cli.output import Part, Told, answering, noted
+from counterflow.cli.privacy_ledgers import protects
 from counterflow.errors import OptionError
 from counterflow.exchange.compression import sufficient_message
 from counterflow.exchange.log_moments import ranges
@@ -36,7 +35,8 @@ from counterflow.learning.log_moment_design import LogFound
 from counterflow.learning.optimiser import Estimated
 from counterflow.learning.parameters import Estimate, Parameters
 from counterflow.learning.uncertainty import Uncertainty, uncertainty
-from counterflow.plant import LocalModel, Plant, Unit, excitation
+from counterflow.notebook import Table
+from counterflow.plant import LocalModel, Plant, Recording, Unit, excitation
 from counterflow.privacy import Privacy, gaussian_epsilon, gaussian_mu
 from counterflow.privacy.clipping import AddedNoise
 
@@ -47,6 +47,9 @@ DROWNED = 0.7  # relative error beyond which what is asked for would be lost in 
 RANGE = 8.0  # standard deviations to either side, that an instrument without limits is taken to have
 CLIPPED = 0.01  # share of rows above which what clipping does to a fit is worth a word
 _SEED = 0  # of the simulated rows
+
+
+Release = Literal["rows", "moments", "logs"]  # "logs": moments of logs, whose units have no models
 
 
 @dataclass(frozen=True)
@@ -66,10 +69,11 @@ class Task:
         return len(next(iter(self.inputs.values())))
 
     @property
-    def has_moments(self) -> bool:
-        """Whether moments can be released: couplings alone are estimated, and every unit's model settles."""
+    def release(self) -> Release:
+        """What a fit would release: moments, if couplings alone are estimated and every unit's model settles."""
         radii = [np.abs(np.linalg.eigvals(model.A)).max(initial=0.0) for model in self.models.values()]
-        return self.estimate == "couplings" and max(radii) <= SETTLES
+        settles = self.estimate == "couplings" and max(radii, default=0.0) <= SETTLES
+        return "logs" if self.from_logs else "moments" if settles else "rows"
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,7 @@ class Expected:
     clipped: float
 
 
+@answering()
 def plan(
     epsilon: Annotated[str, Option(help="Numbers with commas between them.")] = "0.1,0.3,1,3,10",
     delta: Delta = 1e-6,
@@ -94,8 +99,7 @@ def plan(
     steps: Annotated[int | None, Option(min=100, max=1_000_000, help="Rows to plan for, with --plant (4000).")] = None,
     logs: Annotated[bool, Option("--logs", help="Plan a fit from logs, without models: errors of effects.")] = False,
     memory: Annotated[int | None, Option(min=3, help="Rows that inputs are followed, with --logs.")] = None,
-    answer_format: AnswerFormat = Format.table,
-) -> None:
+) -> Told:
     """What does an epsilon buy: how much noise, how well could an attack guess, and how exact would a fit be?
 
     No measurement is looked at: errors are those of simulated rows.
@@ -115,39 +119,42 @@ def plan(
     if plant is not None:
         made = read_plant(plant)
         task = Task(made, made.locals(), excitation.white(made, steps or STEPS, _SEED), from_logs=logs)
-    answer: dict[str, Any] = {
+    if task is not None and memory is not None and not task.from_logs:
+        raise OptionError("--memory goes with --logs: with models it follows from them.")
+    content: dict[str, Any] = {
         "delta": delta, "window": window, "releases": releases, "false_alarms": FALSE_ALARMS, "plans": rows,
     }  # fmt: skip
     notes: list[Caveat] = []
-    if task is not None and task.from_logs:
-        asked = [Privacy(row["epsilon_each"], delta, window=window, seed=_SEED) for row in rows]
-        alone, *under = expected_errors_of_logs(replace(task, memory=memory), [None, *asked])
-        answer |= {
-            "rows": task.rows, "wanted_error": WANTED_ERROR, "from_logs": True, "error_without_privacy": alone.error,
-        }  # fmt: skip
-        for row, found in zip(rows, under, strict=True):
-            needed = needed_rows(task.rows, found.error, alone.error) if found.error < DROWNED else None
-            row |= {"release": "moments", "error": found.error, "clipped": found.clipped, "rows_needed": needed}
-        notes = _notes(under)
-    elif task is not None:
-        if memory is not None:
-            raise OptionError("--memory goes with --logs: with models it follows from them.")
-        asked = [Privacy(row["epsilon_each"], delta, window=window, seed=_SEED) for row in rows]
-        bare, *by_rows = expected_errors(task, [None, *(replace(each, release="rows") for each in asked)])
-        answer |= {"rows": task.rows, "wanted_error": WANTED_ERROR, "error_without_privacy": bare.error}
-        under = list(by_rows)
-        if task.has_moments:
-            alone, *under = expected_errors_of_moments(task, [None, *asked])
-            answer["error_of_moments_without_privacy"] = alone.error
-        for row, found, other in zip(rows, under, by_rows, strict=True):
-            row |= {
-                "release": "moments" if task.has_moments else "rows", "error": found.error, "clipped": found.clipped,
-                "rows_needed": needed_rows(task.rows, found.error, alone.error if task.has_moments else found.error),
-                "error_of_rows": other.error, "rows_needed_of_rows": needed_rows(task.rows, other.error, other.error),
-            }  # fmt: skip
-        notes = _notes(under)
-    answer["caveats"] = notes
-    output.answer(answer_format, "privacy plan", answer, lambda: _show(answer))
+    if task is not None:
+        private = [Privacy(row["epsilon_each"], delta, window=window, seed=_SEED) for row in rows]
+        content |= _errors(replace(task, memory=memory), private, rows, notes)
+    content["caveats"] = notes
+    return Told(content, _shown(content))
+
+
+def _errors(
+    task: Task, private: Sequence[Privacy], rows: Sequence[dict[str, Any]], notes: list[Caveat]
+) -> dict[str, Any]:
+    """What is expected of a task: of all plans together, and below each row what is expected of it."""
+    alone, *under = expected_errors(task, [None, *private])
+    told: dict[str, Any] = {"rows": task.rows, "wanted_error": WANTED_ERROR, "error_without_privacy": alone.error}
+    by_rows: Sequence[Expected] = under
+    if task.from_logs:
+        told["from_logs"] = True
+    elif task.release == "moments":
+        bare, *by_rows = expected_errors(task, [None, *private], "rows")
+        told |= {"error_without_privacy": bare.error, "error_of_moments_without_privacy": alone.error}
+    for row, found, other in zip(rows, under, by_rows, strict=True):
+        noise_free = found.error if task.release == "rows" else alone.error
+        needed = needed_rows(task.rows, found.error, noise_free)
+        if task.from_logs:
+            row |= {"release": "moments", "rows_needed": needed if found.error < DROWNED else None}
+        else:
+            row |= {"release": task.release, "rows_needed": needed, "error_of_rows": other.error}
+            row["rows_needed_of_rows"] = needed_rows(task.rows, other.error, other.error)
+        row |= {"error": found.error, "clipped": found.clipped}
+    notes += _notes(under)
+    return told
 
 
 def numbers(option: str, text: str) -> list[float]:
@@ -182,118 +189,94 @@ def mechanism(epsilon: float, delta: float, window: int, releases: int) -> dict[
     }  # fmt: skip
 
 
-def expected_errors(task: Task, settings: Sequence[Privacy | None]) -> list[Expected]:
-    """How exact the couplings would be under each setting, from the Fisher information at the truth.
+def expected_errors(task: Task, settings: Sequence[Privacy | None], release: Release | None = None) -> list[Expected]:
+    """How exact a fit would be under each setting, by what it releases: rows, moments, or moments of logs.
 
     The messages are made of simulated rows by the very code that makes the real ones, so that noise and clipping are
-    those of a fit. The radius of clipping, which units find under noise, is one draw: where rows are few and epsilon is
-    small, another would do. What clipping does to the estimate is not in it.
-
-    Examples
-    --------
-    >>> from counterflow.plant import random_plant
-    >>> plant = random_plant(units=2, rng=0)
-    >>> task = Task(plant, plant.locals(), excitation.white(plant, 500, 1))
-    >>> bare, private = expected_errors(task, [None, Privacy(epsilon=1.0, delta=1e-6, seed=0)])
-    >>> bool(bare.error < private.error)
-    True
-    """
-    plant, names = task.plant, task.plant.names
-    recording = plant.simulate(task.rows - 1, rng=_SEED, inputs=dict(task.inputs))
-    bare = [sufficient_message(n, task.models[n], recording[n].y, recording[n].u) for n in names]
-    out = []
-    for privacy in settings:
-        clipped, messages = 0.0, bare
-        if privacy is not None:
-            made = [privatised(m, task.models[m.unit], privacy) for m in bare]
-            messages = [message for message, _ in made]
-            clipped = max(release.clipped for _, release in made)
-        shared = SharedRecord.from_messages(messages)
-        root = np.eye(len(plant.A))  # it moves nothing here
-        parameters = Parameters(shared, task.estimate, root, known=task.known)
-        truth = Estimated(plant.A, plant.B, plant.Q, 0.0, 0, True, 0.0, parameters=parameters)
-        out.append(Expected(_relative(plant, uncertainty(shared, truth)), clipped))
-    return out
-
-
-def expected_errors_of_moments(task: Task, settings: Sequence[Privacy | None]) -> list[Expected]:
-    """The same of moments: the very exchange of a fit on simulated rows, and its information at the truth.
-
-    Examples
-    --------
-    >>> from counterflow.plant import random_plant
-    >>> plant = random_plant(units=2, rng=0)
-    >>> task = Task(plant, plant.locals(), excitation.white(plant, 2000, 1))
-    >>> privacy = Privacy(epsilon=1.0, delta=1e-6, seed=0)
-    >>> (of_moments,), (of_rows,) = expected_errors_of_moments(task, [privacy]), expected_errors(task, [privacy])
-    >>> bool(3 * of_moments.error < of_rows.error)
-    True
-    """
-    plant, names = task.plant, task.plant.names
-    recording = plant.simulate(task.rows - 1, rng=_SEED, inputs=dict(task.inputs))
-    out = []
-    for privacy in settings:
-        known = task.known
-        options = {} if known is None else {"edges": known.edges, "forbidden": known.forbidden}
-        asked = LocalTask("moments", {unit.name: unit.inputs for unit in plant.units}, options, privacy=privacy)
-        own = {n: UnitData(plant.unit(n), recording[n].y, recording[n].u, task.models[n]) for n in names}
-        units = {n: ExchangeUnit(MOMENTS.what, asked, own[n]) for n in names}
-        done, states, _ = engine.run(MOMENTS.server(asked), units)
-        assert isinstance(done, ExchangeServer)
-        assert isinstance(done.memory, MomentMemory)
-        design, made = done.work, [state.release for state in states.values()]
-        clipped = max((release.clipped for release in made if isinstance(release, AddedNoise)), default=0.0)
-        covariance = design.record(done.memory.moments).spread_at(plant.A, plant.B, design.parameters)
-        out.append(Expected(_relative(plant, Uncertainty(design.parameters, covariance)), clipped))
-    return out
-
-
-def expected_errors_of_logs(task: Task, settings: Sequence[Privacy | None]) -> list[Expected]:
-    """The same of a fit from logs: relative error of what inputs do to other units, over the rows that are followed.
-
-    The very exchange of a fit on simulated rows. Channels are scaled by their limits; those without by ``RANGE``
-    standard deviations of what they do here.
+    those of a fit. Errors of couplings follow from the information at the truth; of logs, effects are found, over the
+    rows that are followed, and compared with the true ones. The radius of clipping, which units find under noise, is
+    one draw: where rows are few and epsilon is small, another would do. What clipping does to the estimate is not in
+    it, but for logs.
 
     Examples
     --------
     >>> from counterflow.plant import random_plant
     >>> plant = random_plant(units=2, outputs=2, rng=0)
-    >>> task = Task(plant, {}, excitation.white(plant, 1500, 1), from_logs=True, memory=15)
-    >>> alone, drowned = expected_errors_of_logs(task, [None, Privacy(epsilon=0.1, delta=1e-6, seed=0)])
-    >>> alone.error < 0.3, drowned.error > 0.9
-    (True, True)
+    >>> task = Task(plant, plant.locals(), excitation.white(plant, 1500, 1), memory=15)
+    >>> settings = [None, Privacy(epsilon=1.0, delta=1e-6, seed=0)]
+    >>> (bare, by_rows), (_, by_moments) = (expected_errors(task, settings, each) for each in ("rows", "moments"))
+    >>> bool(bare.error < by_moments.error < by_rows.error)
+    True
+    >>> from_logs, _ = expected_errors(task, settings, "logs")
+    >>> from_logs.error < 0.3
+    True
     """
+    recording = task.plant.simulate(task.rows - 1, rng=_SEED, inputs=dict(task.inputs))
+    way = {"rows": _by_rows, "moments": _by_moments, "logs": _from_logs}[release or task.release]
+    return [way(task, recording, privacy) for privacy in settings]
+
+
+def _by_rows(task: Task, recording: Recording, privacy: Privacy | None) -> Expected:
+    plant, clipped = task.plant, 0.0
+    messages = [sufficient_message(n, task.models[n], recording[n].y, recording[n].u) for n in plant.names]
+    if privacy is not None:
+        made = [privatised(message, task.models[message.unit], privacy) for message in messages]
+        messages = [message for message, _ in made]
+        clipped = max(release.clipped for _, release in made)
+    shared = SharedRecord.from_messages(messages)
+    parameters = Parameters(shared, task.estimate, np.eye(len(plant.A)), known=task.known)  # the root moves nothing
+    truth = Estimated(plant.A, plant.B, plant.Q, 0.0, 0, True, 0.0, parameters=parameters)
+    return Expected(_relative(plant, uncertainty(shared, truth)), clipped)
+
+
+def _by_moments(task: Task, recording: Recording, privacy: Privacy | None) -> Expected:
     plant, names = task.plant, task.plant.names
-    recording = plant.simulate(task.rows - 1, rng=_SEED, inputs=dict(task.inputs))
-    described = {unit.name: _ranged(unit, recording[unit.name].y) for unit in plant.units}
-    out = []
-    for privacy in settings:
-        inputs = {unit.name: unit.inputs for unit in plant.units}
-        asked = LocalTask("moments", inputs, {"memory": task.memory}, privacy=privacy, from_logs=True)
-        brought = {n: UnitData(described[n], recording[n].y, recording[n].u) for n in names}
-        units = {n: ExchangeUnit(LOG_MOMENTS.what, asked, brought[n]) for n in names}
-        done, states, _ = engine.run(LOG_MOMENTS.server(asked), units)
-        assert isinstance(done, ExchangeServer)
-        assert isinstance(done.memory, MomentMemory)
-        assert isinstance(done.memory.found, LogFound)
-        design, made = done.work, [state.release for state in states.values()]
-        clipped = max((release.clipped for release in made if isinstance(release, AddedNoise)), default=0.0)
-        functions = design.bank.functions[: design.bank.memory]
-        missed = whole = 0.0
-        for effect, found in zip(names, done.memory.found.estimates, strict=True):
-            weights = found.weights.reshape(len(found.level), len(design.scale), -1)
-            estimate = np.einsum("lk,ouk->lou", functions, weights)
-            truth = _responses(plant, effect, len(functions)) * design.scale
-            truth = truth / ranges(brought[effect].unit, brought[effect].y, privacy is not None)[1][:, None]
-            for cause in names:
-                if cause != effect:
-                    own = plant.input_slice(cause)
-                    missed += float(np.square(estimate[..., own] - truth[..., own]).sum())
-                    whole += float(np.square(truth[..., own]).sum())
-        if whole == 0:
-            raise OptionError("privacy plan: no unit acts on another here, so there is no relative error of effects.")
-        out.append(Expected(math.sqrt(missed / whole), clipped))
-    return out
+    known = task.known
+    options = {} if known is None else {"edges": known.edges, "forbidden": known.forbidden}
+    asked = LocalTask("moments", {unit.name: unit.inputs for unit in plant.units}, options, privacy=privacy)
+    own = {n: UnitData(plant.unit(n), recording[n].y, recording[n].u, task.models[n]) for n in names}
+    units = {n: ExchangeUnit(MOMENTS.what, asked, own[n]) for n in names}
+    done, states, _ = engine.run(MOMENTS.server(asked), units)
+    assert isinstance(done, ExchangeServer)
+    assert isinstance(done.memory, MomentMemory)
+    design = done.work
+    covariance = design.record(done.memory.moments).spread_at(plant.A, plant.B, design.parameters)
+    return Expected(_relative(plant, Uncertainty(design.parameters, covariance)), _clipped(states))
+
+
+def _from_logs(task: Task, recording: Recording, privacy: Privacy | None) -> Expected:
+    """Channels are scaled by their limits; those without by ``RANGE`` standard deviations of what they do here."""
+    plant, names = task.plant, task.plant.names
+    inputs = {unit.name: unit.inputs for unit in plant.units}
+    asked = LocalTask("moments", inputs, {"memory": task.memory}, privacy=privacy, from_logs=True)
+    rows = {unit.name: recording[unit.name] for unit in plant.units}
+    own = {n: UnitData(_ranged(plant.unit(n), rows[n].y), rows[n].y, rows[n].u) for n in names}
+    units = {n: ExchangeUnit(LOG_MOMENTS.what, asked, own[n]) for n in names}
+    done, states, _ = engine.run(LOG_MOMENTS.server(asked), units)
+    assert isinstance(done, ExchangeServer)
+    assert isinstance(done.memory, MomentMemory)
+    assert isinstance(done.memory.found, LogFound)
+    design = done.work
+    functions = design.bank.functions[: design.bank.memory]
+    missed = whole = 0.0
+    for effect, found in zip(names, done.memory.found.estimates, strict=True):
+        weights = found.weights.reshape(len(found.level), len(design.scale), -1)
+        estimate = np.einsum("lk,ouk->lou", functions, weights)
+        width = ranges(own[effect].unit, own[effect].y, privacy is not None)[1]
+        truth = _responses(plant, effect, len(functions)) * design.scale / width[:, None]
+        others = np.ones(len(design.scale), bool)
+        others[plant.input_slice(effect)] = False
+        missed += float(np.square((estimate - truth)[..., others]).sum())
+        whole += float(np.square(truth[..., others]).sum())
+    if whole == 0:
+        raise OptionError("privacy plan: no unit acts on another here, so there is no relative error of effects.")
+    return Expected(math.sqrt(missed / whole), _clipped(states))
+
+
+def _clipped(states: Mapping[str, Any]) -> float:
+    """The largest share of a unit's rows that clipping would change."""
+    releases = [state.release for state in states.values()]
+    return max((release.clipped for release in releases if isinstance(release, AddedNoise)), default=0.0)
 
 
 def _ranged(unit: Unit, y: FloatArray) -> Unit:
@@ -333,20 +316,13 @@ def needed_rows(rows: int, error: float, without_noise: float) -> int | None:
 
 def _relative(plant: Plant, spread: Uncertainty) -> float:
     """Standard errors of all couplings together, over the couplings."""
-    A, B = spread.standard_errors
-    between = np.hstack([_between(plant, plant.A, "states"), _between(plant, plant.B, "n_inputs")])
+    owners = [np.repeat(np.arange(len(plant.units)), [getattr(unit, width) for unit in plant.units])
+              for width in ("states", "n_inputs")]  # fmt: skip
+    between = owners[0][:, None] != np.concatenate(owners)
     size = float(np.linalg.norm(np.hstack([plant.A, plant.B])[between]))
     if size == 0:
         raise OptionError("privacy plan: no unit acts on another here, so there is no relative error of couplings.")
-    return float(np.linalg.norm(np.hstack([A, B])[between])) / size
-
-
-def _between(plant: Plant, matrix: FloatArray, width: str) -> NDArray[np.bool_]:
-    """Which entries lie between two units."""
-    of_rows = np.repeat(np.arange(len(plant.units)), [unit.states for unit in plant.units])
-    of_columns = np.repeat(np.arange(len(plant.units)), [getattr(unit, width) for unit in plant.units])
-    assert matrix.shape == (len(of_rows), len(of_columns))
-    return np.asarray(of_rows[:, None] != of_columns)
+    return float(np.linalg.norm(np.hstack(spread.standard_errors)[between])) / size
 
 
 def _of_fit(directory: Path, logs: bool) -> Task:
@@ -385,49 +361,41 @@ def _notes(under: Sequence[Expected]) -> list[Caveat]:
     return notes
 
 
-def _show(answer: dict[str, Any]) -> None:
-    releases, window = answer["releases"], answer["window"]
-    protects = "one measurement" if window == 1 else f"any {window} consecutive measurements"
-    paid = "one release" if releases == 1 else f"{releases} releases of the same rows"
-    output.show_text(f"What an epsilon buys at delta {wording.exact(answer['delta'])}, for {protects} and {paid}.")
-    several, errors = releases > 1, "rows" in answer
-    columns = ["epsilon", *(["epsilon of each"] if several else []), "noise/move", "noise/clip"]
-    from_logs = answer.get("from_logs", False)
-    columns += ["caught", "guessed", *(["error", "rows for 10 %"] if errors else [])]
-    columns += ["error by rows"] if errors and not from_logs else []
-    rows = []
-    for row in answer["plans"]:
-        cells = [wording.exact(row["epsilon"]), *([wording.number(row["epsilon_each"])] if several else [])]
-        cells += [wording.number(row["multiplier"]), wording.number(row["noise_per_clip"])]
-        cells += [_share(row["caught"]), _share(row["guessed"])]
-        if errors:
-            needed = row["rows_needed"]
-            cells += [_share(row["error"]), "–" if needed is None else wording.number(needed, 0)]
-            cells += [] if from_logs else [_share(row["error_of_rows"])]
-        rows.append(cells)
-    output.show_table("", columns, rows, left=0)
-    output.show_lines(
-        f"noise/move: standard deviation of the noise by how far {protects} can move a message",
-        "noise/clip: the same by the radius to which rows are clipped; a little more where a unit finds it by itself",
-        f"caught: how often the best attack with {wording.percent(FALSE_ALARMS)} false alarms tells that they were "
-        "replaced",
-        "guessed: how often the best guess between the two records is right (chance: 50 %)",
-    )
-    if errors and from_logs:
-        output.show_lines(
-            f"error: expected relative error of what inputs do to other units, from {answer['rows']} rows of logs by "
-            f"private moments ({_share(answer['error_without_privacy'])} without privacy); 100 %: nothing is found",
-            "rows for 10 %: what the noise of moments adds falls as one over the rows, the rest as one over their root",
+def _shown(told: dict[str, Any]) -> Iterator[Part]:
+    several, errors, from_logs = told["releases"] > 1, "rows" in told, told.get("from_logs", False)
+    protected = protects(told["window"])
+    paid = f"{told['releases']} releases of the same rows" if several else "one release"
+    yield f"What an epsilon buys at delta {wording.exact(told['delta'])}, for {protected} and {paid}."
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {"epsilon": lambda row: wording.exact(row["epsilon"])}
+    if several:
+        columns["epsilon of each"] = lambda row: wording.number(row["epsilon_each"])
+    columns |= {
+        "noise/move": lambda row: wording.number(row["multiplier"]),
+        "noise/clip": lambda row: wording.number(row["noise_per_clip"]),
+        "caught": lambda row: wording.share(row["caught"]),
+        "guessed": lambda row: wording.share(row["guessed"]),
+    }
+    if errors:
+        columns["error"] = lambda row: wording.share(row["error"])
+        columns["rows for 10 %"] = lambda row: (
+            "–" if row["rows_needed"] is None else wording.number(row["rows_needed"], 0)
         )
-    elif errors:
-        output.show_lines(
-            f"error: expected relative error of all couplings from {answer['rows']} rows by private "
-            f"{answer['plans'][0]['release']} ({_share(answer['error_without_privacy'])} without privacy)",
-            "rows for 10 %: what the noise of moments adds falls as one over the rows, the rest as one over their root",
-            "error by rows: that of release='rows', which shows no unit anything of others' inputs",
-        )
-    output.show_notes(answer["caveats"])
-
-
-def _share(value: float) -> str:
-    return f"{wording.number(100 * value)} %" if math.isfinite(value) else "–"
+    if errors and not from_logs:
+        columns["error by rows"] = lambda row: wording.share(row["error_of_rows"])
+    yield Table("", list(columns), [[cell(row) for cell in columns.values()] for row in told["plans"]], left=0)
+    yield f"noise/move: standard deviation of the noise by how far {protected} can move a message"
+    yield "noise/clip: the same by the radius to which rows are clipped; a little more where a unit finds it by itself"
+    alarms = wording.percent(FALSE_ALARMS)
+    yield f"caught: how often the best attack with {alarms} false alarms tells that they were replaced"
+    yield "guessed: how often the best guess between the two records is right (chance: 50 %)"
+    if errors:
+        of, source, end = "all couplings", "rows by private " + told["plans"][0]["release"], ""
+        if from_logs:
+            of, source = "what inputs do to other units", "rows of logs by private moments"
+            end = "; 100 %: nothing is found"
+        without = wording.share(told["error_without_privacy"])
+        yield f"error: expected relative error of {of} from {told['rows']} {source} ({without} without privacy){end}"
+        yield "rows for 10 %: what noise of moments adds falls as one over the rows, the rest as one over their root"
+    if errors and not from_logs:
+        yield "error by rows: that of release='rows', which shows no unit anything of others' inputs"
+    yield from noted(told["caveats"])

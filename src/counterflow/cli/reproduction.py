@@ -6,25 +6,25 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
 
 from counterflow.cli import output
-from counterflow.cli.options import AnswerFormat
-from counterflow.cli.output import Format
+from counterflow.cli.output import Format, Part, Told, answering, picked
 from counterflow.errors import OptionError
-from counterflow.paper import experiments
-from counterflow.paper.experiments import figures, reproduction, runner
-from counterflow.paper.experiments.experiment import Experiment, Request, Task
-from counterflow.paper.experiments.page import Chapter, counts
-from counterflow.paper.experiments.store import Store
+from counterflow.notebook import Table
+
+if TYPE_CHECKING:
+    from counterflow.paper.experiments.experiment import Experiment, Request, Task
 
 READS_FILES = "real-plants"  # the experiment that --hai and --swat are for
 
 
+@answering()
 def reproduce(
+    wanted: Format,
     names: Annotated[list[str], Argument(metavar="NAME...", help="Experiments; or: all, list.")],
     quick: Annotated[bool, Option("--quick", help="Fewer repetitions and rounds: minutes for all.")] = False,
     out: Annotated[Path, Option(metavar="DIR", help="Results, figures and report.")] = Path("reproduction"),
@@ -32,57 +32,65 @@ def reproduce(
     hai: Annotated[Path | None, Option(metavar="DIR", help="Your HAI files, instead of a stand-in.")] = None,
     swat: Annotated[Path | None, Option(metavar="FILE", help="Your SWaT file, instead of a stand-in.")] = None,
     force: Annotated[bool, Option("--force", help="Compute again what is there.")] = False,
-    answer_format: AnswerFormat = Format.table,
-) -> None:
+) -> Told:
     """The paper's figures and tables again, with verdicts; goes on where it was stopped.
 
     Example: counterflow reproduce all --quick --out reproduction
     """
+    from counterflow.paper.experiments import figures, report
+    from counterflow.paper.experiments.experiment import Request
+    from counterflow.paper.experiments.store import Store
+
     if "list" in names:
         if len(names) > 1:
             raise OptionError("'list' names every experiment: leave the other names out.")
-        _list(answer_format)
-        return
+        listed = [picked(each, "name title paper question") for each in _chosen(["all"])]
+        rows = [[each["name"], each["title"], each["paper"]] for each in listed]
+        return Told({"experiments": listed}, [Table("Experiments", ["name", "what", "in the paper"], rows, 3)])
     chosen = _chosen(names)
     request = Request(quick, _existing("--hai", hai), _existing("--swat", swat))
     output.check_folder(out)
     _tell_unused(chosen, request)
     with figures.styled():  # without matplotlib, say so before hours of work
         pass
-    wanted = {each.name: each.tasks(request) for each in chosen}
+    tasks = {each.name: each.tasks(request) for each in chosen}
     store = Store(out, quick)
-    every = [task for tasks in wanted.values() for task in tasks]
+    every = [task for own in tasks.values() for task in own]
     try:
-        with _progress(answer_format) as watch:
-            found = runner.run(every, store, jobs, force, watch)
+        with _progress(wanted) as watch:
+            found = store.computed(every, jobs, force, watch)
     except KeyboardInterrupt:
         kept = f"finished tasks are kept in {str(out)!r}; the same command goes on."
         typer.echo(f"counterflow: stopped; {kept}", err=True)
         raise typer.Exit(output.INTERRUPTED) from None
-    report = reproduction.assemble(store, wanted, request, found)
+    whole = report.assemble(store, tasks, request, found)
     page, text = out / "report.html", out / "report.md"
-    chapters = [each for each in report if each.experiment.name in wanted]
+    chapters = [each for each in whole if each.name in tasks]
+    verdicts = {str(verdict): count for verdict, count in report.counts(chapters).items() if count}
     content = {
         "quick": request.quick,
-        "report": {"html": page, "markdown": text, "experiments": [each.experiment.name for each in report]},
-        "verdicts": {verdict: count for verdict, count in counts(chapters).items() if count},
+        "report": {"html": page, "markdown": text, "experiments": [each.name for each in whole]},
+        "verdicts": verdicts,
         "experiments": [_chapter_json(each) for each in chapters],
     }
-    output.answer(answer_format, "reproduce", content, lambda: _show(chapters, report, page, text))
+    return Told(content, _shown(chapters, whole, verdicts, page, text))
 
 
-def _show(chapters: Sequence[Chapter], report: Sequence[Chapter], page: Path, text: Path) -> None:
+def _shown(
+    chapters: Sequence[Experiment], whole: Sequence[Experiment], verdicts: dict[str, int], page: Path, text: Path
+) -> Iterator[Part]:
     for each in chapters:
         rows = [[claim.subject, claim.ours, claim.verdict] for claim in each.claims]
-        output.show_table(f"{each.experiment.name}: {each.experiment.title}", ["", "ours", "verdict"], rows, left=3)
-    told = ", ".join(f"{count} {verdict}" for verdict, count in counts(chapters).items() if count)
-    output.show_lines("", f"verdicts: {told}", f"  report: {page} (and {text.name}, figures)")
-    others = [each.experiment.name for each in report if each not in chapters]
-    if others:
-        output.show_text(f"  also in it, from results that are there: {', '.join(others)}")
+        yield Table(f"{each.name}: {each.title}", ["", "ours", "verdict"], rows, left=3)
+    told = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
+    yield from ("", f"verdicts: {told}", f"  report: {page} (and {text.name}, figures)")
+    if others := [each.name for each in whole if each not in chapters]:
+        yield f"  also in it, from results that are there: {', '.join(others)}"
 
 
-def _chosen(asked: Sequence[str]) -> list[Experiment]:
+def _chosen(asked: Sequence[str]) -> list[type[Experiment]]:
+    from counterflow.paper import experiments
+
     if "all" in asked:
         if len(asked) > 1:
             raise OptionError("'all' is every experiment: leave the other names out.")
@@ -90,7 +98,7 @@ def _chosen(asked: Sequence[str]) -> list[Experiment]:
     return [experiments.named(name) for name in dict.fromkeys(asked)]
 
 
-def _tell_unused(chosen: Sequence[Experiment], request: Request) -> None:
+def _tell_unused(chosen: Sequence[type[Experiment]], request: Request) -> None:
     """Say so if files are given to experiments that read none."""
     given = [option for option, path in (("--hai", request.hai), ("--swat", request.swat)) if path is not None]
     if given and READS_FILES not in {each.name for each in chosen}:
@@ -104,16 +112,9 @@ def _existing(option: str, path: Path | None) -> Path | None:
     return path
 
 
-def _list(answer_format: Format) -> None:
-    listed = [output.picked(each, "name title paper question") for each in _chosen(["all"])]
-    rows = [[each["name"], each["title"], each["paper"]] for each in listed]
-    table = ("Experiments", ["name", "what", "in the paper"], rows, 3)
-    output.answer(answer_format, "reproduce", {"experiments": listed}, lambda: output.show_table(*table))
-
-
 @contextmanager
-def _progress(answer_format: Format) -> Iterator[Callable[[Task, int, int], None] | None]:
-    if answer_format is Format.json or not sys.stderr.isatty():
+def _progress(wanted: Format) -> Iterator[Callable[[Task, int, int], None] | None]:
+    if wanted is Format.json or not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
@@ -129,9 +130,7 @@ def _progress(answer_format: Format) -> Iterator[Callable[[Task, int, int], None
         yield watch
 
 
-def _chapter_json(chapter: Chapter) -> dict[str, Any]:
-    told = [
-        output.picked(each, "subject paper ours verdict why") | {"fact": each.fact or None} for each in chapter.claims
-    ]
-    about = output.picked(chapter.experiment, "name title") | output.picked(chapter, "tasks seconds")
-    return about | {"figures": list(chapter.drawings), "text": chapter.text, "claims": told}
+def _chapter_json(each: Experiment) -> dict[str, Any]:
+    told = [picked(claim, "subject paper ours verdict why") | {"fact": claim.fact or None} for claim in each.claims]
+    about = picked(each, "name title") | {"tasks": len(each.outcomes), "seconds": each.seconds}
+    return about | {"figures": list(each.figures), "text": each.text, "claims": told}

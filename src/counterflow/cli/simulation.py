@@ -9,22 +9,26 @@ from typer import Option
 
 from counterflow.cli import output
 from counterflow.cli.federation_file import federation_text, read_plant, relative
-from counterflow.cli.options import AnswerFormat, Force
-from counterflow.cli.output import Content, Format
+from counterflow.cli.options import optional
+from counterflow.cli.output import Content, Told, answering
 from counterflow.errors import OptionError
 from counterflow.plant import Plant, excitation, random_plant
 from counterflow.plant.model_file import model_bytes
 
+_RANDOM = optional({  # of a random plant
+    "units": (str, "Names with commas between them, or a count."),
+    "states": (int, "States of every unit (2)."),
+    "inputs": (str, "Inputs of every unit: a count or names (2)."),
+    "outputs": (str, "Outputs of every unit: a count or names (8)."),
+    "topology": (str, "dense, chain, one-way or sparse (dense)."),
+    "coupling": (float, "Strength of the couplings (0.3)."),
+})  # fmt: skip
 
+
+@answering(options=_RANDOM)
 def simulate(
     out: Annotated[Path, Option(metavar="FILE", help="The recording, .safetensors.")],
     plant: Annotated[Path | None, Option(metavar="FILE", help="A plant in TOML, instead of a random one.")] = None,
-    units: Annotated[str | None, Option(help="Names with commas between them, or a count.")] = None,
-    states: Annotated[int | None, Option(help="States of every unit (2).")] = None,
-    inputs: Annotated[str | None, Option(help="Inputs of every unit: a count or names (2).")] = None,
-    outputs: Annotated[str | None, Option(help="Outputs of every unit: a count or names (8).")] = None,
-    topology: Annotated[str | None, Option(help="dense, chain, one-way or sparse (dense).")] = None,
-    coupling: Annotated[float | None, Option(help="Strength of the couplings (0.3).")] = None,
     steps: Annotated[int, Option(min=1, max=10_000_000, help="Steps to simulate.")] = 4000,
     seed: Annotated[int, Option(min=0, help="Of the plant, the inputs and the noise.")] = 0,
     spread: Annotated[float, Option(min=0.0, help="Standard deviation of the inputs, which are white.")] = 1.0,
@@ -34,18 +38,14 @@ def simulate(
     models: Annotated[
         Path | None, Option(metavar="DIR", help="Local models (models beside the federation file).")
     ] = None,
-    force: Force = False,
-    answer_format: AnswerFormat = Format.table,
-) -> None:
+    force: output.Force = False,
+    **given: Any,
+) -> Told:
     """Simulate a plant: recording, local models, federation file.
 
     Example: counterflow simulate --out recording.safetensors --units boiler,turbine --inputs valve,pump --steps 2000
     """
     output.check_ending("--out", out, ("safetensors",))
-    given = {
-        "units": units, "states": states, "inputs": inputs, "outputs": outputs, "topology": topology,
-        "coupling": coupling,
-    }  # fmt: skip
     random = {name: value for name, value in given.items() if value is not None}
     if plant is not None and random:
         raise OptionError(f"--plant describes the units: leave --{next(iter(random)).replace('_', '-')} out.")
@@ -69,16 +69,14 @@ def simulate(
         "units": output.units_json(made.units), "files": {"recording": out, "federation": described, "models": files},
     }  # fmt: skip
     written = (f" recording: {out} ({recording.rows} rows)", f"    models: {folder}", f"federation: {described}")
-    lines = (*str(made).splitlines(), "", *written)
-    output.answer(answer_format, "simulate", content, lambda: output.show_lines(*lines))
+    return Told(content, (*str(made).splitlines(), "", *written))
 
 
-def _random(random: dict[str, Any], seed: int) -> Plant:
-    arguments = dict(random)
+def _random(given: dict[str, Any], seed: int) -> Plant:
     for key in ("units", "inputs", "outputs"):
-        if key in arguments:
-            arguments[key] = _count_or_names(arguments[key], key)
-    return random_plant(**arguments, rng=seed)
+        if key in given:
+            given[key] = _count_or_names(given[key], key)
+    return random_plant(**given, rng=seed)
 
 
 def _count_or_names(text: str, what: str) -> int | list[str]:

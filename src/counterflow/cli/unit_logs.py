@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 def open_log(path: Path, channels: Sequence[str], options: Mapping[str, Any] | None = None) -> Table:
     """A log that has these columns."""
     from counterflow.data import open_table
+    from counterflow.data.options import some
 
     table = open_table(path, **(options or {}))
     missing = [name for name in channels if name not in table.names]
     if missing:
-        there = ", ".join(table.names[:12]) + (", ..." if len(table.names) > 12 else "")
-        raise DataError(f"{path.name} has no column {', '.join(map(repr, missing[:5]))}; its columns are {there}")
+        wanted = ", ".join(map(repr, missing[:5]))
+        raise DataError(f"{path.name} has no column {wanted}; its columns are {some(table.names)}")
     return table
 
 
@@ -43,11 +44,9 @@ def has_dates(table: Table, options: Mapping[str, Any]) -> bool:
 
 def read_log(table: Table, inputs: Sequence[str], outputs: Sequence[str]) -> tuple[FloatArray, FloatArray]:
     """Measurements y (T+1, D_m) and inputs u (T+1, U_m) row by row; an empty cell is missing, which no input may be."""
-    from counterflow.data.table import refuse_text
-
     found = table.numbers([*inputs, *outputs])
     for name, numbers in found.items():
-        refuse_text(table, name, numbers)
+        table.refuse_text(name, numbers)
     rows = table.rows
     u = _stack([found[name].values for name in inputs], rows)
     y = _stack([found[name].values for name in outputs], rows)

@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 
 from counterflow import errors
 from counterflow._version import __version__
-from counterflow.console import answers, exports, messages, views
+from counterflow.console import answers, forms, responses, views
 from counterflow.console.admission import METRICS, problem
 from counterflow.console.facts import facts
 from counterflow.console.metrics import TEXT
@@ -51,8 +51,8 @@ _SAID = {
     429: "Too many requests.",
     503: "The coordinator of the federation does not answer; or the console is busy, or being stopped.",
 }
-WRONG: Responses = {code: {"model": messages.Failure, "description": said} for code, said in _SAID.items()}
-FILE: Responses = {200: {"description": "The file.", "content": {each: {} for each in exports.KINDS.values()}}}
+WRONG: Responses = {code: {"model": responses.Failure, "description": said} for code, said in _SAID.items()}
+FILE: Responses = {200: {"description": "The file.", "content": {each: {} for each in answers.KINDS.values()}}}
 DESCRIPTION = """Ask a fitted federation from scripts as the page does. A *seat* is a point of view: `server`, or
 `unit:<name>`. Numbers that are not known are null; row k of an effect is k+1 steps after the change began."""
 AT_WORK = 4  # computations at once: more would only keep one another, and the network, from the interpreter's lock
@@ -95,32 +95,32 @@ def application(opened: Opened) -> FastAPI:
         get = app.get(f"/api/seats{path}", response_model=schema, summary=summary, responses=WRONG)
         return lambda work: get(_apart(work, schema, turn))
 
-    @view("", messages.Seats, "Points of view that this console offers")
+    @view("", responses.Seats, "Points of view that this console offers")
     def seats() -> Any:
         return views.seats(opened)
 
-    @view("/{seat}/plant", messages.PlantTold, "Units, channels, and what may be asked")
+    @view("/{seat}/plant", responses.PlantResponse, "Units, channels, and what may be asked")
     def plant(seat: str) -> Any:
         return views.plant(at(seat))
 
-    @view("/{seat}/graph", messages.GraphTold, "Who acts on whom")
+    @view("/{seat}/graph", responses.GraphResponse, "Who acts on whom")
     def graph(seat: str, rate: Annotated[float, Query(gt=0, lt=1)] = 0.05) -> Any:
         return views.graph(at(seat), rate)
 
-    @view("/{seat}/checks", messages.ChecksTold, "What speaks against the answers")
+    @view("/{seat}/checks", responses.ChecksResponse, "What speaks against the answers")
     def checks(seat: str) -> Any:
         return views.checks(at(seat))
 
-    @view("/{seat}/training", messages.TrainingTold, "How the fit came about")
+    @view("/{seat}/training", responses.TrainingResponse, "How the fit came about")
     def training(seat: str) -> Any:
         return views.training(at(seat))
 
-    @view("/{seat}/log", messages.LogTold, "The unit's own measurements, thinned")
+    @view("/{seat}/log", responses.LogResponse, "The unit's own measurements, thinned")
     def log(seat: str, channel: str, points: Annotated[int, Query(ge=10, le=10_000)] = 800) -> Any:
         return views.log(at(seat), channel, points)
 
-    @view("/{seat}/rows", messages.RowsTold, "Which rows a window has that is given by dates or durations")
-    def rows(seat: str, start: messages.Row | messages.Time, stop: messages.Row | messages.Time | None = None) -> Any:
+    @view("/{seat}/rows", responses.RowsResponse, "Which rows a window has that is given by dates or durations")
+    def rows(seat: str, start: forms.Row | forms.Time, stop: forms.Row | forms.Time | None = None) -> Any:
         return views.rows(at(seat), start, stop)
 
     for question in QUESTIONS.values():
@@ -131,11 +131,11 @@ def application(opened: Opened) -> FastAPI:
         responses=FILE | WRONG,
     )  # fmt: skip
     @partial(_apart, turn=turn)
-    def export(seat: str, kind: Literal["json", "csv", "html"], wanted: messages.Export) -> Response:
-        content = exports.export(at(seat), wanted.question, kind)
+    def export(seat: str, kind: Literal["json", "csv", "html"], wanted: forms.Export) -> Response:
+        content = answers.export(at(seat), wanted.question, kind)
         name = f"counterflow-{wanted.question.kind}.{kind}"
         headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-        return Response(content, media_type=exports.KINDS[kind], headers=headers)
+        return Response(content, media_type=answers.KINDS[kind], headers=headers)
 
     @app.get(METRICS, include_in_schema=False)
     @_apart
@@ -153,10 +153,10 @@ def _add_question(app: FastAPI, question: type[AnyQuestion], at: Callable[[str],
 
     kind = question
     asked.__name__ = question.tab
-    asked.__annotations__ = {"seat": str, "question": messages.FORMS[question.kind]}
-    app.post(
-        f"/api/seats/{{seat}}/{question.tab}", summary=question.title, response_model=question.schema, responses=WRONG
-    )(_apart(asked, question.schema, turn))
+    asked.__annotations__ = {"seat": str, "question": forms.FORMS[question.kind]}
+    path, schema = f"/api/seats/{{seat}}/{question.tab}", responses.AnswerResponse
+    route = app.post(path, summary=question.title, response_model=schema, responses=WRONG)
+    route(_apart(asked, schema, turn))
 
 
 def _apart(work: Callable[..., Any], schema: Any = None, turn: Turn | None = None) -> Callable[..., Any]:
@@ -177,7 +177,8 @@ def _apart(work: Callable[..., Any], schema: Any = None, turn: Turn | None = Non
                     found = work(**given)
                     if as_json is not None:
                         checked = as_json.validate_python(found, from_attributes=True)
-                        found = Response(as_json.dump_json(checked), media_type="application/json")
+                        text = as_json.dump_json(checked, exclude_unset=schema is responses.AnswerResponse)
+                        found = Response(text, media_type="application/json")
                 settle = partial(done.set_result, found)
             except Exception as error:
                 settle = partial(done.set_exception, error)

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from counterflow.console import admission
 from counterflow.console.admission import Entry, Refused, Rules, problem
-from counterflow.console.limits import Buckets, Places
+from counterflow.console.limits import Buckets, ConcurrencyLimit
 from counterflow.console.visits import GONE, HEALTH, Visit
 
 # plotly.js would add a style element of its own; the page gives it a sheet to fill instead
@@ -86,8 +86,8 @@ class Guard:
         self._app, self._rules, self._notes, self._ticks, self._clock = app, rules, notes, ticks, clock
         self._visits = Buckets(RATE, BURST, clock=ticks)
         self._failures = Buckets(FAILURE_RATE, FAILURE_BURST, clock=ticks)
-        self.places = Places(AT_ONCE, PATIENCE, clock=ticks)
-        self._strangers = Places(STRANGERS_AT_ONCE, PATIENCE, clock=ticks)
+        self.limit = ConcurrencyLimit(AT_ONCE, PATIENCE, clock=ticks)
+        self._strangers = ConcurrencyLimit(STRANGERS_AT_ONCE, PATIENCE, clock=ticks)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -118,7 +118,7 @@ class Guard:
 
     async def _serve(self, scope: Scope, incoming: _Incoming, reply: _Reply) -> None:
         if scope["path"] == HEALTH and scope["method"] in ("GET", "HEAD"):  # everyone may know, and nothing else
-            well = not self.places.stuck(STUCK)
+            well = not self.limit.stuck(STUCK)
             await reply.answer(PlainTextResponse("ok\n" if well else "not ok\n", 200 if well else 503))
             return
         headers, address = incoming.headers, admission.address_of(scope)
@@ -142,13 +142,13 @@ class Guard:
         if entry is not None and admission.is_page(scope):  # takes no time
             await self._app(scope, incoming.replayed(body), reply.send)
             return
-        places, visitor = (self._strangers, address) if entry is None else (self.places, _visitor(scope, entry))
-        if not await places.take(visitor):
+        limit, visitor = (self._strangers, address) if entry is None else (self.limit, _visitor(scope, entry))
+        if not await limit.take(visitor):
             raise _busy()
         try:
             await self._app(scope, incoming.replayed(body), reply.send)
         finally:
-            places.give_back(visitor)
+            limit.give_back(visitor)
 
     def _admitted(self, scope: Scope, headers: Headers) -> Entry | None:
         own = admission.own_origin(scope, headers, self._rules)

@@ -41,16 +41,11 @@ class Buckets:
         return 0.0 if allowed else (1.0 - left) / self._rate
 
 
-class Places:
-    """So many requests are answered at once; whoever finds no place waits for one, but not long.
+class ConcurrencyLimit:
+    """So many requests are answered at once; requests beyond the limit wait up to ``patience`` seconds.
 
     One visitor holds at most half of the places, and a free one goes to whoever holds the fewest: nobody keeps the
     others out by asking much.
-
-    Parameters
-    ----------
-    most : places.
-    patience : seconds that a request waits for one.
     """
 
     def __init__(self, most: int, patience: float, clock: Callable[[], float] = time.monotonic) -> None:

@@ -29,6 +29,7 @@ from counterflow.learning.influence import InfluenceGraph
 from counterflow.plant import LocalModel, PublicUnit, Recording, Unit
 from counterflow.plant.calendar import Calendar
 from counterflow.protocol import Answer, Ask, Change
+from counterflow.questions.answer import Responder
 from counterflow.questions.answering import Server
 from counterflow.questions.asking import KnownUnits, Questions, Source
 from counterflow.questions.effect import AskEffect
@@ -36,7 +37,6 @@ from counterflow.questions.forecast import AskForecast
 from counterflow.questions.parts import Watch
 from counterflow.questions.question import Laws, Request, ask_server
 from counterflow.questions.registry import QUESTIONS
-from counterflow.questions.reply import Responder
 
 SERVER = "server"
 NO_MEASUREMENTS = "the server sees compressed measurements and states, and nobody's output channels: take a unit's seat"
@@ -184,7 +184,7 @@ class Seat(Questions):
         """Do now what the first question would wait for."""
         for server in (self.asked.server if isinstance(self.asked, Gated) else self.asked, self.server):
             if isinstance(server, Server):
-                server.spread  # noqa: B018
+                server.model.warm()
 
     def own_measurements(self, unit: str) -> FloatArray:
         self.part_of(unit)
@@ -197,7 +197,7 @@ class Seat(Questions):
         self.refuse("graph")
         assert self.server is not None
         assert self.server.couplings is not None
-        return self.server.couplings.graph(rate)
+        return self.server.couplings.model.graph(rate)
 
     def checks(self) -> Checks:
         """What was looked at; at a unit, of all units that the policies let it know of, as in its answers."""
@@ -249,7 +249,7 @@ class Seat(Questions):
         known = self.server.couplings
         if known is None:
             return f"method {self.method!r} gives no uncertainty, so that influences cannot be told from noise"
-        if known.spread is None and known.network is None:
+        if not known.model.told:
             return "standard errors were not computed for this fit: fit with uncertainty=True"
         return "" if len(self.plant.units) > 1 else "one unit alone has nobody to act on"
 

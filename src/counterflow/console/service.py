@@ -255,7 +255,7 @@ def _descriptors() -> int:
 def _gauges(room: Room, guard: Guard, journal: AccessLog | None) -> list[Family]:
     held = [Sample(len(room.guests), {"of": "visitors"}), Sample(room.strangers, {"of": "strangers"})]
     closed = [Sample(count, {"why": why}) for why, count in room.closed.items()]
-    turns = [Sample(guard.places.held, {"state": "answered"}), Sample(guard.places.waiting, {"state": "waiting"})]
+    turns = [Sample(guard.limit.held, {"state": "answered"}), Sample(guard.limit.waiting, {"state": "waiting"})]
     lost = [Sample(0 if journal is None else journal.lost)]
     return [
         Family("console_connections", "gauge", "Connections that are open.", held),

@@ -1,6 +1,6 @@
 """What a seat sees before it asks anything: units and channels, influence graph, checks, training, its own log.
 
-Each view is what the schema of its address in ``messages`` reads: plain types, or objects with the schema's attributes.
+Each view is what its schema in ``responses`` reads: plain types, or objects with the schema's attributes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from counterflow.plant import PublicUnit, Unit
 from counterflow.plant.calendar import as_rows
 from counterflow.plant.units import unknown_name
 from counterflow.questions.arguments import check_window
-from counterflow.questions.views import series
+from counterflow.questions.numbers import series
+from counterflow.questions.registry import QUESTIONS
 from counterflow.report import Clock
 from counterflow.report.content import acting_directly, assumptions
 from counterflow.report.graph import kind_of
@@ -51,12 +52,28 @@ def plant(seat: Seat) -> View:
         "seat": seat.id, "kind": seat.kind, "unit": seat.unit, "method": seat.method, "dt": seat.plant.dt,
         "clock": Clock.of(seat.plant.dt), "calendar": _calendar(seat), "rows": rows,
         "units": [_unit(seat, unit) for unit in seat.plant.units],
-        "questions": {kind: {"allowed": not reason, "reason": reason} for kind, reason in seat.refusals.items()},
+        "questions": {kind: _question(kind, reason) for kind, reason in seat.refusals.items()},
         "caveats": [caveat.to_view() for caveat in seat.caveats],
         "assumptions": assumptions(seat.method in ("sufficient", "centralized"), _from_logs(seat)),
         "status": "" if seat.status is None else str(seat.status), "controllers": seat.controlled,
         "loops": seat.loops,
     }  # fmt: skip
+
+
+def _question(tab: str, reason: str) -> View:
+    """Whether a question or view may be had, and the question's form."""
+    told: View = {"allowed": not reason, "reason": reason}
+    found = next((each for each in QUESTIONS.values() if each.tab == tab), None)
+    if found is None:
+        return told
+    form = [
+        {
+            "name": entry.name, "kind": entry.form.value, "help": entry.help, "needed": entry.default is ...,
+            "default": None if entry.default in (..., ()) else entry.default,
+        }
+        for entry in found.form if entry.page
+    ]  # fmt: skip
+    return {**told, "title": found.title, "form": form}
 
 
 def _calendar(seat: Seat) -> View | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from counterflow.control.custom_laws import check_law
-from counterflow.control.laws import Law, law_from_json, law_json
+from counterflow.control.custom import as_law
+from counterflow.control.law import Law
+from counterflow.control.laws import law_from_json, law_json
 from counterflow.errors import ModelError
 
 ELSEWHERE = "/"  # between a unit's name and its channel: no name holds a slash
@@ -47,7 +48,7 @@ class Loop:
         if self.target == self.moves or self.reads == self.moves:
             raise ModelError(f"Loop: {self.moves!r} is what the controller moves: name another channel that it reads.")
         if self.law is not None:
-            check_law(self.law, f"Loop of {self.moves!r}")
+            as_law(self.law, f"Loop of {self.moves!r}")
 
     @property
     def reading_unit(self) -> str | None:

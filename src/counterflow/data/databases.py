@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from counterflow.data.options import need, some
 from counterflow.data.table import Table, open_table
 from counterflow.errors import DataError, OptionError
 
@@ -50,32 +51,37 @@ def read_sql(query: str, database: object) -> polars.DataFrame:
 
     if not isinstance(query, str) or not query.strip():
         raise OptionError(f"the query is {query!r:.40}: give SQL that returns rows, such as 'select * from log'.")
-    shown = " ".join(query.split())[:60]
     with _connected(database) as (connection, name):
         try:
             found = polars.read_database(query, connection, infer_schema_length=None)
         except Exception as error:  # of the driver's own family
-            reason = _PASSWORD.sub("***", " ".join(str(error).split()))[:_LONGEST]
-            raise DataError(
-                f"{name}: the query {shown!r} cannot be answered: {reason or type(error).__name__}"
-            ) from None
+            raise DataError(f"{name}: the query {_shown(query)} cannot be answered: {_reason(error)}") from None
     if not isinstance(found, polars.DataFrame) or not found.columns:
-        raise DataError(f"{name}: the query {shown!r} returns no columns: give one that selects rows")
+        raise DataError(f"{name}: the query {_shown(query)} returns no columns: give one that selects rows")
     # numbers of any length come from ADBC as an extension type that holds text
     foreign = [series.name for series in found.iter_columns() if str(series.dtype).startswith(("ext[", "Extension"))]
     return found.with_columns(found.get_column(name).ext.storage() for name in foreign) if foreign else found
+
+
+def _shown(query: str) -> str:
+    return repr(" ".join(query.split())[:60])
+
+
+def _reason(error: Exception) -> str:
+    """What a driver says, without a password."""
+    return _PASSWORD.sub("***", " ".join(str(error).split()))[:_LONGEST] or type(error).__name__
 
 
 def open_query(query: str, database: object, **options: Any) -> Table:
     """The rows of a query as a table; see `read_sql` and `open_table`. It must have a time: rows have no order else."""
     found = read_sql(query, database)
     if len(found) == 0:
-        raise DataError(f"the query {' '.join(query.split())[:60]!r} returns no rows: check its conditions")
+        raise DataError(f"the query {_shown(query)} returns no rows: check its conditions")
     table = open_table(found, **options)
     if table.time_name is None:
         raise DataError(
             f"the query returns no time column, and rows of a database have no order of their own; its columns are "
-            f"{', '.join(table.names[:12])}: select the time, too, or name its column with 'time'"
+            f"{some(table.names)}: select the time, too, or name its column with 'time'"
         )
     return table
 
@@ -107,15 +113,15 @@ def _connected(database: object) -> Iterator[tuple[Any, str]]:
         return
     address = str(database)
     name = public_address(address)
-    with contextlib.ExitStack() as ending:
-        try:
-            connection = _connect(address)
-        except (DataError, OptionError):
-            raise
-        except Exception as error:
-            reason = _PASSWORD.sub("***", " ".join(str(error).split()))[:_LONGEST]
-            raise DataError(f"{name}: no connection: {reason}; check address, user and password (PGPASSWORD)") from None
-        ending.callback(connection.close)
+    try:
+        connection = _connect(address)
+    except (DataError, OptionError):
+        raise
+    except Exception as error:
+        raise DataError(
+            f"{name}: no connection: {_reason(error)}; check address, user and password (PGPASSWORD)"
+        ) from None
+    with contextlib.closing(connection):
         yield connection, name
 
 
@@ -139,10 +145,7 @@ def _connect(address: str) -> Any:
             with connection.cursor() as cursor:
                 cursor.execute("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY")
             return connection
-        raise DataError(
-            "PostgreSQL is read with psycopg: pip install 'counterflow[sql]', or give an open connection",
-            code="missing-extra",
-        )
+        need("psycopg", "PostgreSQL is", "sql", ", or give an open connection")
     raise OptionError(
         f"database is {public_address(address)!r:.80}: give an SQLite file, a postgresql:// address, or, in Python, an "
         "open connection of any driver (DBAPI, ADBC, SQLAlchemy)."

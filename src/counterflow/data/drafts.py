@@ -6,16 +6,17 @@ It is made to be used as it is, and to be read: what is uncertain is asked as a 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from counterflow.data.grid import TimeFacts
 from counterflow.data.headers import without_measure
 from counterflow.data.inspection import ChannelFacts, Inspection
-from counterflow.data.selection import channel_name
+from counterflow.data.selection import Chosen, Pattern, Selection, channel_name, choose
 from counterflow.data.tags import Role, Tag, read_tag
 from counterflow.data.times import zones_of
+from counterflow.plant import Channel
 from counterflow.wording import listed
 
 _STEPS = 0.5  # a channel that repeats the value before in so many rows is moved by steps, as people move things
@@ -23,41 +24,8 @@ _STILL = 0.8  # the same for a channel of which nothing else is known
 _MOST_TEXT = 0.2  # share of cells of text from which a channel is left out
 _MOST_UNITS = 40
 _LABELS = frozenset(["label", "labels", "anomaly", "normal/attack", "target", "class"])
+_PERCENT = ("", "%", "pct", "percent", "% open", "%open")
 _LIMITS = (0.0, 100.0)  # of what is moved in per cent
-
-
-@dataclass(frozen=True)
-class DraftChannel:
-    """A channel of a drafted unit: its column, unit of measure, limits if they are known, and why it is what it is."""
-
-    column: str
-    measure: str = ""
-    limits: tuple[float, float] | None = None
-    why: str = ""
-
-    @property
-    def name(self) -> str:
-        """As the channel will be called."""
-        return channel_name(without_measure(self.column, {self.column: self.measure}))
-
-    def to_json(self) -> dict[str, Any]:
-        """As plain values."""
-        limits = None if self.limits is None else list(self.limits)
-        return {"column": self.column, "name": self.name, "unit": self.measure, "limits": limits, "why": self.why}
-
-
-@dataclass(frozen=True)
-class DraftUnit:
-    """A drafted unit."""
-
-    name: str
-    inputs: tuple[DraftChannel, ...]
-    outputs: tuple[DraftChannel, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """As plain values."""
-        sides = {side: [each.to_json() for each in getattr(self, side)] for side in ("inputs", "outputs")}
-        return {"name": self.name, **sides}
 
 
 @dataclass(frozen=True)
@@ -80,19 +48,12 @@ class Draft:
       outputs  LI-201
     """
 
-    units: tuple[DraftUnit, ...]
-    left_out: dict[str, str] = field(default_factory=dict)
+    units: tuple[Chosen, ...]
+    why: Mapping[str, str] = field(default_factory=dict)  # by column: what it is taken for
+    left_out: Mapping[str, str] = field(default_factory=dict)
     questions: tuple[str, ...] = ()
-    options: dict[str, Any] = field(default_factory=dict)  # of reading, that the table needs
+    options: Mapping[str, Any] = field(default_factory=dict)  # of reading, that the table needs
     reason: str = ""  # why there are no units, if there are none
-
-    @property
-    def selections(self) -> dict[str, dict[str, Any]]:
-        """What each unit takes of the table, as `read_logs` takes it."""
-        return {
-            unit.name: {side: [_entry(each) for each in getattr(unit, side)] for side in ("inputs", "outputs")}
-            for unit in self.units
-        }
 
     @property
     def picture(self) -> str:
@@ -101,27 +62,32 @@ class Draft:
         for unit in self.units:
             lines.append(unit.name)
             for side in ("inputs", "outputs"):
-                channels = [
-                    f"{each.name} [{each.measure}]" if each.measure else each.name for each in getattr(unit, side)
-                ]
-                if channels:
-                    lines.append(f"  {side.ljust(8)} {', '.join(channels)}")
+                channels = [channel for _, channel in getattr(unit, side)]
+                shown = [f"{each.name} [{each.unit}]" if each.unit else each.name for each in channels]
+                lines += [f"  {side.ljust(8)} {', '.join(shown)}"] if shown else []
         if self.left_out:
             lines += ["left out", *(f"  {column}: {why}" for column, why in self.left_out.items())]
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
         """As plain values, for JSON."""
+
+        def told(column: str, channel: Channel) -> dict[str, Any]:
+            limits = None if channel.limits is None else list(channel.limits)
+            about = {"name": channel.name, "unit": channel.unit, "limits": limits}
+            return {"column": column, **about, "why": self.why.get(column, "")}
+
+        units = [
+            {
+                "name": unit.name,
+                **{side: [told(*pair) for pair in getattr(unit, side)] for side in ("inputs", "outputs")},
+            }
+            for unit in self.units
+        ]
         return {
-            "units": [unit.to_json() for unit in self.units], "left_out": self.left_out,
-            "questions": list(self.questions), "options": self.options, "reason": self.reason,
+            "units": units, "left_out": dict(self.left_out), "questions": list(self.questions),
+            "options": dict(self.options), "reason": self.reason,
         }  # fmt: skip
-
-
-def _entry(channel: DraftChannel) -> dict[str, Any]:
-    return {"name": channel.column, "unit": channel.measure} | (
-        {} if channel.limits is None else {"limits": channel.limits}
-    )
 
 
 def draft(found: Inspection) -> Draft:
@@ -131,39 +97,43 @@ def draft(found: Inspection) -> Draft:
     is divided by loop numbers. Set points and what moves by steps are inputs, what is measured is an output. Of a loop
     in automatic the set point is the input and the controller's output an output: it moves as the plant does.
     """
-    questions: list[str] = []
-    left_out: dict[str, str] = {}
     options: dict[str, Any] = {}
-    usable: dict[str, ChannelFacts] = {}
-    for channel in found.channels:
-        reason = _unusable(channel)
-        if reason:
-            left_out[channel.name] = reason
-            continue
-        usable[channel.name] = channel
+    questions: list[str] = []
+    if found.time is not None and found.time.clock_changes and found.table.times is not None:
+        zones = zones_of(found.table.times, found.time.turns) if found.time.turns else []
+        options |= {"timezone": zones[0]} if len(zones) == 1 else {}
+        questions += _clock_questions(found.time.clock_changes, bool(found.time.turns), zones)
+    left_out = {channel.name: reason for channel in found.channels if (reason := _unusable(channel))}
+    usable = {channel.name: channel for channel in found.channels if channel.name not in left_out}
+    for name, channel in usable.items():
         if channel.odd_count:
             options["text"] = "missing"
             word = next(iter(channel.odd))
-            questions.append(f"{channel.name} has text such as {word!r} in {channel.odd_count} cells: is that missing?")
-    tags = {name: read_tag(without_measure(name, found.measures)) for name in usable}
-    roles = _Roles(usable, tags, found.measures)
-    roles.settle()
+            questions.append(f"{name} has text such as {word!r} in {channel.odd_count} cells: is that missing?")
+    roles = _Roles(usable, {name: read_tag(without_measure(name, found.measures)) for name in usable}, questions)
     left_out |= roles.left_out
-    questions += roles.questions
-    kept = [name for name in usable if name not in roles.left_out]
-    groups = _grouped({name: tags[name] for name in kept}, roles, questions)
-    units = tuple(roles.unit(group, names) for group, names in groups.items())
-    if found.times is not None and found.time is not None and found.time.clock_changes:
-        zones = zones_of(found.times, found.time.turns) if found.time.turns else []
-        if len(zones) == 1:
-            options["timezone"] = zones[0]
-        questions = [*_clock_questions(found.time, zones), *questions]
-    if units and not any(unit.inputs for unit in units):
+    kept = {name: tag for name, tag in roles.tags.items() if name not in left_out}
+    selections = {}
+    for group, names in _grouped(kept, roles.inputs, questions).items():
+        moved, measured = ([name for name in names if (name in roles.inputs) is side] for side in (True, False))
+        inputs, outputs = (tuple(_pattern(found, roles, name) for name in side) for side in (moved, measured))
+        selections[group] = Selection((), inputs, outputs)
+    units = tuple(choose(selections, list(usable), found.measures)) if selections else ()
+    if units and not roles.inputs:
         questions.append("no channel looks like one that people or controllers move: which are inputs?")
-    return Draft(units, left_out, tuple(questions), options, "" if units else _reason(kept, left_out))
+    why = {**roles.outputs, **roles.inputs}
+    return Draft(units, why, left_out, tuple(questions), options, "" if units else _reason(list(kept), left_out))
 
 
-def _reason(kept: Sequence[str], left_out: dict[str, str]) -> str:
+def _pattern(found: Inspection, roles: _Roles, name: str) -> Pattern:
+    """A channel, with limits where it is moved in per cent."""
+    measure, facts = found.measures.get(name, ""), found[name]
+    moved = name in roles.inputs and roles.tags[name].role is Role.MOVED and measure in _PERCENT
+    within = facts.levels > 2 and facts.low >= 0 and (1.5 if measure else 20) < facts.high <= _LIMITS[1]
+    return Pattern(name, measure, _LIMITS if moved and within else None)
+
+
+def _reason(kept: Sequence[str], left_out: Mapping[str, str]) -> str:
     """Why a table makes no unit."""
     if kept:
         return "no channel looks like a measurement"
@@ -174,62 +144,37 @@ def _reason(kept: Sequence[str], left_out: dict[str, str]) -> str:
     return f"no channel can be used: {column[:60]!r} is left out ({why}){more}"
 
 
-def _clock_questions(time: TimeFacts, zones: Sequence[str]) -> Iterator[str]:
+def _clock_questions(changes: Sequence[str], back: bool, zones: Sequence[str]) -> Iterator[str]:
     """What is to be asked about clocks that are changed; `zones` are those that explain how they go back."""
-    for change in time.clock_changes:
+    for change in changes:
         said = f"the clock goes {change}, as daylight saving time does: what is the time zone (timezone)?"
         if len(zones) == 1:
-            yield f"{said} {zones[0]} was chosen, in which it did: all rows of the hour that comes twice are kept."
-        elif time.turns:
-            yield f"{said} Without it, rows of the hour that comes twice are refused" + (
-                f"; it may be {listed(zones)}." if zones else "."
-            )
-        else:
-            yield said
+            said += f" {zones[0]} was chosen, in which it did: all rows of the hour that comes twice are kept."
+        elif back:
+            said += " Without it, rows of the hour that comes twice are refused"
+            said += f"; it may be {listed(zones)}." if zones else "."
+        yield said
 
 
 def _unusable(channel: ChannelFacts) -> str:
     """Why a channel cannot be used; "" if it can."""
-    kind = channel.kind
     if channel.name.strip().casefold() in _LABELS or channel.name.casefold().startswith("attack"):
         return "a label, no measurement"
-    if kind == "text" or (kind == "mixed" and channel.odd_count > _MOST_TEXT * channel.rows):
-        return f"text such as {next(iter(channel.odd), '')!r}"
-    if kind == "empty":
-        return "no number at all"
-    return f"always {channel.low:g}" if channel.levels == 1 else ""
+    if channel.odd_count > _MOST_TEXT * channel.rows:
+        return f"text such as {next(iter(channel.odd))!r}"
+    return channel.useless
 
 
 class _Roles:
-    """Which channels are inputs, which are left out, and what is to be asked about them."""
+    """Which channels are inputs, outputs, or left out, each with its reason; and what is to be asked about them."""
 
-    def __init__(self, facts: dict[str, ChannelFacts], tags: dict[str, Tag], measures: dict[str, str]) -> None:
-        self.facts, self.tags, self.measures = facts, tags, measures
-        self.inputs: dict[str, str] = {}  # with the reason
+    def __init__(self, facts: Mapping[str, ChannelFacts], tags: Mapping[str, Tag], questions: list[str]) -> None:
+        self.facts, self.tags, self.questions = facts, tags, questions
+        self.inputs: dict[str, str] = {}
+        self.outputs: dict[str, str] = {}  # those of which there is something to say
         self.left_out: dict[str, str] = {}
-        self.why: dict[str, str] = {}
-        self.questions: list[str] = []
-
-    def channel(self, name: str) -> DraftChannel:
-        """A channel of the draft."""
-        measure, facts = self.measures.get(name, ""), self.facts[name]
-        moved = name in self.inputs and self.tags[name].role is Role.MOVED
-        percent = measure in ("%", "pct", "percent", "% open", "%open") or not measure
-        within = percent and facts.levels > 2 and facts.low >= 0 and 1.5 < facts.high <= _LIMITS[1]
-        limits = _LIMITS if moved and within and (measure or facts.high > 20) else None
-        return DraftChannel(name, measure, limits, self.inputs.get(name) or self.why.get(name, ""))
-
-    def unit(self, group: str, names: Sequence[str]) -> DraftUnit:
-        """A unit of the draft."""
-        inputs, outputs = (
-            tuple(self.channel(name) for name in names if (name in self.inputs) == side) for side in (True, False)
-        )
-        return DraftUnit(group, inputs, outputs)
-
-    def settle(self) -> None:
-        """Decide about every channel."""
         loops: dict[tuple[str, str, str], dict[Role, list[str]]] = {}
-        for name, tag in self.tags.items():
+        for name, tag in tags.items():
             if tag.role in (Role.MODE, Role.QUALITY):
                 self.left_out[name] = f"{tag.role.value} of a loop"
             elif tag.is_isa and tag.role in (Role.MEASURED, Role.TARGET, Role.MOVED):
@@ -249,7 +194,7 @@ class _Roles:
         if tag.role in (Role.TARGET, Role.MOVED):
             self.inputs[name] = tag.role.value
         elif tag.role is Role.MEASURED:
-            self.why[name] = "measured"
+            self.outputs[name] = "measured"
         elif facts.kind in ("on/off", "discrete"):
             self.inputs[name] = facts.kind
         elif facts.held >= _STILL and facts.transitions:
@@ -269,10 +214,10 @@ class _Roles:
         for name in targets:
             if name in free_targets:
                 self.inputs[name] = "set point"
-            elif moved and by_hand:
+            elif by_hand:
                 self.left_out[name] = "a set point that follows the measurement while the loop is run by hand"
             else:
-                self.why[name] = "a set point that is moved by another controller"
+                self.outputs[name] = "a set point that is moved by another controller"
                 self.questions.append(
                     f"the set point {name} moves in nearly every row, so it was taken for an output, as another "
                     "controller's doing: is it? If people move it, make it an input."
@@ -286,7 +231,7 @@ class _Roles:
                         "the set point is an input; by hand, only the controller's output."
                     )
             else:
-                self.why[name] = "moved by the controller"
+                self.outputs[name] = "moved by the controller"
                 if free_targets:
                     self.questions.append(
                         f"{name} was taken for an output, because a controller moves it to keep "
@@ -295,7 +240,7 @@ class _Roles:
                     )
 
 
-def _grouped(tags: dict[str, Tag], roles: _Roles, questions: list[str]) -> dict[str, list[str]]:
+def _grouped(tags: Mapping[str, Tag], inputs: Mapping[str, str], questions: list[str]) -> dict[str, list[str]]:
     """Channels by unit, in the order of the table; every unit has an output."""
     by = _division(list(tags.values()))
     found: dict[str, list[str]] = {}
@@ -311,7 +256,7 @@ def _grouped(tags: dict[str, Tag], roles: _Roles, questions: list[str]) -> dict[
         questions.append(f"the tags would make more than {_MOST_UNITS} units, so all are one: which belong together?")
     names = list(groups)
     for k, group in enumerate(names):
-        if any(name not in roles.inputs for name in groups[group]):
+        if any(name not in inputs for name in groups[group]):
             continue
         others = [other for other in names if other in groups and other != group]
         if not others:
@@ -327,31 +272,32 @@ def _grouped(tags: dict[str, Tag], roles: _Roles, questions: list[str]) -> dict[
     return groups
 
 
-def _division(tags: Sequence[Tag]) -> Any:
+def _division(tags: Sequence[Tag]) -> Callable[[Tag], str]:
     """How channels fall to units: by the area before the letters, by hundreds, or by loop."""
     isa = [tag for tag in tags if tag.is_isa]
     if len(isa) * 2 < len(tags):
         return lambda tag: tag.area or "plant"
     for depth in range(max((len(tag.prefixes) for tag in isa), default=0)):  # the whole plant may have one prefix
-        if _several(_prefix(tag, depth).casefold() for tag in isa):
-            first: dict[str, str] = {}
-            for tag in isa:
-                first.setdefault(_prefix(tag, depth).casefold(), _prefix(tag, depth))
-            return lambda tag: _named("area", first.get(_prefix(tag, depth).casefold(), _prefix(tag, depth))) or "plant"
-    if _several(tag.hundred for tag in isa):
+        first: dict[str, str] = {}  # areas that differ in their case only are one
+        for tag in isa:
+            first.setdefault(_prefix(tag, depth).casefold(), _prefix(tag, depth))
+        if len(first) > 1:
+            return partial(_area, depth, first)
+    if len({tag.hundred for tag in isa}) > 1:
         return lambda tag: _named("area", tag.hundred) or tag.area or "plant"
-    if _several(tag.number.rstrip("ABCDEFGH") for tag in isa):
+    if len({tag.number.rstrip("ABCDEFGH") for tag in isa}) > 1:
         return lambda tag: _named("unit", tag.number.rstrip("ABCDEFGH")) or tag.area or "plant"
     return lambda tag: "plant"
+
+
+def _area(depth: int, first: Mapping[str, str], tag: Tag) -> str:
+    prefix = _prefix(tag, depth)
+    return _named("area", first.get(prefix.casefold(), prefix)) or "plant"
 
 
 def _prefix(tag: Tag, depth: int) -> str:
     """The first parts of a tag's area, or all there are."""
     return tag.prefixes[min(depth, len(tag.prefixes) - 1)] if tag.prefixes else ""
-
-
-def _several(groups: Iterable[str]) -> bool:
-    return len(set(groups)) > 1
 
 
 def _named(word: str, group: str) -> str:

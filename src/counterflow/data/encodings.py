@@ -8,69 +8,56 @@ read as what it is. Anything else has to be said.
 from __future__ import annotations
 
 import codecs
-import gzip
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
+from counterflow.data.places import REMEDY, Place, room
 from counterflow.errors import DataError, OptionError
 
-_CHUNK = 1 << 20
-_MARKS = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 # what engineers write beyond ASCII, as Windows-1252 has it: letters with accents, units of measure, dashes and quotes
 _USUAL = frozenset("°²³µ·±×÷¼½¾§€‰–—‘’“”„•…™®©«»ªº¹¿¡¢£¥\xa0ŠŽšžŸŒœ") | {chr(k) for k in range(0xC0, 0xFF)}
 _GUESS = "cp1252"
-REMEDY = "save it as UTF-8, or give its encoding, such as encoding = 'cp1252'"
 
 
-def utf8_content(path: Path, content: bytes | None, encoding: str | None, room: int) -> tuple[str, bytes | None]:
-    """The encoding of a text and, unless it is UTF-8 already, its content in UTF-8.
-
-    Parameters
-    ----------
-    path : Path
-        Of the file; only its name is used if there is `content`.
-    content : bytes, optional
-        What was unpacked of it.
-    encoding : str, optional
-        As Python names it; found if it is not given.
-    room : int
-        Bytes that the text may take in memory.
+def in_utf8(place: Place, encoding: str | None) -> tuple[str, Place]:
+    """The encoding of a text, found if it is not given (as Python names it), and its place in UTF-8.
 
     Raises
     ------
     DataError
         With code "encoding" if the text is not in the encoding, or in none that can be found.
     """
-    if encoding is not None:
-        try:
-            known = codecs.lookup(encoding).name
-        except (LookupError, ValueError):
-            raise OptionError(
-                f"encoding is {encoding!r:.40}, which is not known: give one such as 'utf-8', 'cp1252' or 'utf-16'."
-            ) from None
-        if known in ("utf-8", "utf-8-sig", "ascii"):
-            if (fault := _fault(path, content)) is not None:
-                raise DataError(
-                    f"{path.name} is not UTF-8, at byte {fault.start}: {REMEDY}", code="encoding"
-                ) from fault
-            return "UTF-8", content
-        return known, _recoded(path, content, known, room)
-    first = next(_chunks(path, content), b"")
-    mark = next((name for bytes_, name in _MARKS.items() if first.startswith(bytes_)), None)
-    if mark is None and is_wide(first):
-        mark = "utf-16-le"
-    if mark is not None:
-        return "UTF-16", _recoded(path, content, mark, room)
-    fault = _fault(path, content)
-    return ("UTF-8", content) if fault is None else _line_by_line(path, content, fault, room)
+    if encoding is None:
+        first = next(place.chunks(), b"")
+        if is_wide(first):
+            return "UTF-16", _recoded(place, "utf-16" if first.startswith(_MARKS) else "utf-16-le")
+        fault = _fault(place)
+        return ("UTF-8", place) if fault is None else _line_by_line(place, fault)
+    try:
+        known = codecs.lookup(encoding).name
+    except (LookupError, ValueError):
+        raise OptionError(
+            f"encoding is {encoding!r:.40}, which is not known: give one such as 'utf-8', 'cp1252' or 'utf-16'."
+        ) from None
+    if known not in ("utf-8", "utf-8-sig", "ascii"):
+        return known, _recoded(place, known)
+    if (fault := _fault(place)) is not None:
+        raise DataError(f"{place.name} is not UTF-8, at byte {fault.start}: {REMEDY}", code="encoding") from fault
+    return "UTF-8", place
 
 
-def _fault(path: Path, content: bytes | None) -> UnicodeDecodeError | None:
+def is_wide(data: bytes) -> bool:
+    """Whether the beginning of a file is UTF-16: it has a mark, or nearly every second byte is zero."""
+    even, odd = data[0:400:2], data[1:400:2]
+    plain = len(data) > 20 and odd.count(0) > 0.8 * len(odd) and even.count(0) < 0.2 * len(even)
+    return data.startswith(_MARKS) or plain
+
+
+def _fault(place: Place) -> UnicodeDecodeError | None:
     """What keeps a text from being UTF-8."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
-        for chunk in _chunks(path, content):
+        for chunk in place.chunks():
             decoder.decode(chunk)
         decoder.decode(b"", final=True)
     except UnicodeDecodeError as error:
@@ -78,66 +65,45 @@ def _fault(path: Path, content: bytes | None) -> UnicodeDecodeError | None:
     return None
 
 
-def is_wide(data: bytes) -> bool:
-    """Whether the beginning of a file is UTF-16: it has a mark, or nearly every second byte is zero."""
-    even, odd = data[0:400:2], data[1:400:2]
-    plain = len(data) > 20 and odd.count(0) > 0.8 * len(odd) and even.count(0) < 0.2 * len(even)
-    return data.startswith(tuple(_MARKS)) or plain
-
-
-def _chunks(path: Path, content: bytes | None) -> Iterator[bytes]:
-    if content is not None:
-        for start in range(0, len(content), _CHUNK):
-            yield content[start : start + _CHUNK]
-        return
-    opener: Any = gzip.open if path.suffix.lower() == ".gz" else open
-    with opener(path, "rb") as file:
-        while chunk := file.read(_CHUNK):
-            yield chunk
-
-
-def _whole(path: Path, content: bytes | None, room: int) -> bytes:
-    out = bytearray()
-    for chunk in _chunks(path, content):
+def _whole(place: Place) -> bytes:
+    out, most = bytearray(), room()
+    for chunk in place.chunks():
         out += chunk
-        if len(out) > room:
+        if len(out) > most:
             raise DataError(
-                f"{path.name} is not UTF-8 and has more than the {room} bytes that there is room for to turn it into "
+                f"{place.name} is not UTF-8 and has more than the {most} bytes that there is room for to turn it into "
                 "that: save it as UTF-8, or divide it",
                 code="too-large",
             )
     return bytes(out)
 
 
-def _recoded(path: Path, content: bytes | None, encoding: str, room: int) -> bytes:
-    whole = _whole(path, content, room)
+def _recoded(place: Place, encoding: str) -> Place:
     try:
-        return whole.decode(encoding).lstrip("\ufeff").encode()
+        return replace(place, content=_whole(place).decode(encoding).lstrip("\ufeff").encode())
     except (UnicodeError, ValueError, LookupError) as error:
-        place = f", at byte {error.start}" if isinstance(error, UnicodeDecodeError) else ""
-        raise DataError(f"{path.name} is not {encoding}{place}: {REMEDY}", code="encoding") from error
+        if isinstance(error, DataError):
+            raise
+        where = f", at byte {error.start}" if isinstance(error, UnicodeDecodeError) else ""
+        raise DataError(f"{place.name} is not {encoding}{where}: {REMEDY}", code="encoding") from error
 
 
-def _line_by_line(path: Path, content: bytes | None, fault: UnicodeDecodeError, room: int) -> tuple[str, bytes]:
+def _line_by_line(place: Place, fault: UnicodeDecodeError) -> tuple[str, Place]:
     """Lines that are not UTF-8 as Windows-1252, if nothing in them is unlikely there."""
-    lines = _whole(path, content, room).split(b"\n")
+    lines = _whole(place).split(b"\n")
     mixed = False
     for k, line in enumerate(lines):
         if line.isascii():
             continue
         try:
             line.decode("utf-8")
+            mixed = True
         except UnicodeDecodeError:
-            try:
-                text = line.decode(_GUESS)
-            except UnicodeDecodeError:
-                text = "\0"
-            odd = [sign for sign in text if not sign.isascii() and sign not in _USUAL]
-            if odd or "\0" in text:
+            text = line.decode(_GUESS, "replace")  # the sign of replacement is none of the usual ones
+            if not all(sign.isascii() or sign in _USUAL for sign in text):
                 raise DataError(
-                    f"{path.name} is not UTF-8, nor does line {k + 1} look like Windows-1252: {REMEDY}", code="encoding"
+                    f"{place.name} is not UTF-8, nor does line {k + 1} look like Windows-1252: {REMEDY}",
+                    code="encoding",
                 ) from fault
             lines[k] = text.encode()
-        else:
-            mixed = True
-    return "Windows-1252" + (" and UTF-8" if mixed else ""), b"\n".join(lines)
+    return "Windows-1252" + (" and UTF-8" if mixed else ""), replace(place, content=b"\n".join(lines))

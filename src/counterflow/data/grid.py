@@ -11,7 +11,8 @@ import polars
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
-from counterflow.data.times import NONE, SECOND, Times, moment, runs
+from counterflow.data.dates import NONE, SECOND
+from counterflow.data.times import Times, moment, runs
 from counterflow.errors import DataError, OptionError
 
 Whole = NDArray[np.int64]
@@ -25,13 +26,37 @@ _HOUR = 3600 * SECOND
 _MOST_ROWS = 200_000_000
 _CHOICES = {
     "resample": ("auto", "mean", "last"), "fill": ("hold", "interpolate"), "long_gaps": ("hold", "longest", "refuse"),
-    "text": ("refuse", "missing"),
+    "text": (None, "refuse", "missing"),
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Rules:
-    """How a table becomes a regular grid; see `read_logs`."""
+    """How a table becomes a regular grid.
+
+    Parameters
+    ----------
+    dt : float, optional
+        Seconds between two rows; by default the usual step of the table.
+    start, stop : str or number, optional
+        The period to read: from `start`, up to but without `stop`.
+    resample : {"auto", "mean", "last"}
+        What becomes of several rows in one step of dt. "auto": the mean of continuous outputs, the last value of inputs
+        and of discrete outputs.
+    fill : {"hold", "interpolate"}
+        Missing inputs keep the value before, or lie on the line to the next.
+    longest_hold : float, optional
+        Seconds (by default ten steps). Where an input is missing for longer, the report raises a doubt.
+    long_gaps : {"hold", "longest", "refuse"}
+        What then: fill all the same; keep the longest stretch without such a gap; or refuse.
+    longest_gap : float, optional
+        Seconds. Longer stretches without any row are shortened to this.
+    drop_constant : bool
+        Leave out channels that never change, and outputs that were never measured.
+    text : {"refuse", "missing"}, optional
+        What to do with text that is neither a number nor a word for on, off or missing: refuse it, unless units are
+        drafted.
+    """
 
     dt: float | None = None
     start: Any = None
@@ -42,20 +67,17 @@ class Rules:
     long_gaps: str = "hold"
     longest_gap: float | None = None
     drop_constant: bool = True
-    text: str = "refuse"
+    text: str | None = None
 
     def __post_init__(self) -> None:
         for name, allowed in _CHOICES.items():
+            if (value := getattr(self, name)) not in allowed:
+                raise OptionError(f"{name} is {value!r}: give one of {', '.join(filter(None, allowed))}.")
+        for name, least in (("dt", "above 0"), ("longest_hold", "at least 0"), ("longest_gap", "above 0")):
             value = getattr(self, name)
-            if value not in allowed:
-                raise OptionError(f"{name} is {value!r}: give one of {', '.join(allowed)}.")
-        for name, above in (("dt", True), ("longest_hold", False), ("longest_gap", True)):
-            value = getattr(self, name)
-            if value is None:
-                continue
             number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-            if not number or not np.isfinite(value) or value < 0 or (above and value == 0):
-                raise OptionError(f"{name} is {value!r}: give seconds{', above 0' if above else ''}.")
+            if value is not None and not (number and 0 <= value < np.inf and (value or least == "at least 0")):
+                raise OptionError(f"{name} is {value!r}: give seconds, {least}.")
         if not isinstance(self.drop_constant, bool):
             raise OptionError(f"drop_constant is {self.drop_constant!r}: give true or false.")
 

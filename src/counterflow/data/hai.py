@@ -15,14 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.data import presets
-from counterflow.data.files import SourceFile, open_file
-from counterflow.data.presets import Families, Prepared
+from counterflow.data.dates import NONE
+from counterflow.data.options import TableOptions
+from counterflow.data.presets import DataSet, Prepared
+from counterflow.data.source import Source
 from counterflow.data.table import Table, join
-from counterflow.data.times import NONE, TimeOptions
 from counterflow.errors import DataError
 
 _PAPER, _OURS = "paper", "ours"
 _LABELS = ("attack", "attack_p1", "attack_p2", "attack_p3", "attack_p4", "label")
+_TIMES = ("timestamp", "datetime")
 
 
 def unit_of(tag: str) -> str | None:
@@ -30,7 +32,14 @@ def unit_of(tag: str) -> str | None:
     return tag[:2] if len(tag) > 3 and tag[0] == "P" and tag[1] in "1234" and tag[2] == "_" else None
 
 
-FAMILIES = Families(
+def _spelling(name: str) -> str:
+    lower = name.casefold()
+    return "time" if lower in _TIMES else lower if lower in _LABELS else name
+
+
+DATA_SET = DataSet(
+    labels=_LABELS,
+    spelling=_spelling,
     unit=unit_of,
     inputs=(
         (r"P\d_(FCV|LCV|PCV|PP)\w*", _PAPER),
@@ -82,49 +91,32 @@ def prepare_hai(
     >>> found.fate["P1_LIT01"], found.fate["P2_RTR"]
     ('kept, output of P1', 'dropped in step ii: always 0')
     """
-    opened: list[SourceFile] = []
-    label_files = [_canonical(open_file(Path(path))) for path in labels]
-    for path in files:
-        file = _canonical(open_file(Path(path)))
+    opened: list[Source] = []
+    label_files = DATA_SET.open(labels)
+    for file in DATA_SET.open(files):
         is_label = "label" in file.names and not any(unit_of(name) for name in file.names)
         (label_files if is_label else opened).append(file)
     if not opened:
         raise DataError("no file with tags is among those given: give train or test files of HAI")
-    table = presets.join_files(opened, _LABELS)
-    attacked, how = _attacked(table, label_files)
-    work, preparation = presets.read_columns(table, FAMILIES, attacked, normal_only, rows, f" ({how})", "attacks")
+    table = DATA_SET.join(opened)
+    attacked = DATA_SET.attacked(table)
+    named = [name for name in _LABELS if any(name in file.names for file in opened)]
+    told = [f"columns {', '.join(named)}"] if named else []
+    for file in label_files:
+        attacked |= _labelled(table, file)
+        told.append(f"label file {file.name}")
+    how = "; ".join(told) or "no labels were found"
+    work, preparation = presets.read_columns(table, DATA_SET, attacked, normal_only, rows, f" ({how})")
     presets.drop_discrete(work, list(work.columns))
-    presets.split(work, FAMILIES)
+    presets.split(work, DATA_SET)
     return presets.finish(work, preparation, standardise=standardise, number="v")
 
 
-def _canonical(file: SourceFile) -> SourceFile:
-    """One spelling of the columns that versions and files spell differently."""
-    new = {name: name.casefold() for name in file.names if name.casefold() in _LABELS}
-    new |= dict.fromkeys((name for name in file.names if name.casefold() in ("timestamp", "datetime")), "time")
-    return file.renamed(new)
-
-
-def _attacked(table: Table, labels: Sequence[SourceFile]) -> tuple[NDArray[np.bool_], str]:
-    """Which rows are labelled as attacks, by columns of the files themselves and by label files."""
-    parts, found = [], set()
-    for file, count in zip(table.files, table.file_rows, strict=True):
-        here = [name for name in _LABELS if name in file.names]
-        hit = np.zeros(count, np.bool_)
-        if here:
-            for numbers in Table((file,), file.names, None, TimeOptions()).numbers(here).values():
-                hit |= np.nan_to_num(numbers.values) != 0
-            found.add(f"columns {', '.join(here)}")
-        parts.append(hit)
-    attacked = np.concatenate(parts)
-    assert table.times is not None or not labels
-    for file in labels:
-        marks = join([file], TimeOptions())
-        if marks.times is None or "label" not in marks.names:
-            raise DataError(f"{file.name} is no label file: it needs a time and a 'label' column")
-        values = marks.numbers(["label"])["label"].values
-        moments = marks.times.nanoseconds[(np.nan_to_num(values) != 0) & (marks.times.nanoseconds != NONE)]
-        assert table.times is not None
-        attacked |= np.isin(table.times.nanoseconds, moments)
-        found.add(f"label file {file.name}")
-    return attacked, "; ".join(sorted(found)) or "no labels were found"
+def _labelled(table: Table, file: Source) -> NDArray[np.bool_]:
+    """Which rows of a table a label file labels as attacks, by their times."""
+    marks = join([file], TableOptions())
+    if marks.times is None or table.times is None or "label" not in marks.names:
+        raise DataError(f"{file.name} is no label file: it needs a time and a 'label' column")
+    moments = marks.times.nanoseconds
+    hit = presets.is_attack(file.column("label"), file.name) & (moments != NONE)
+    return np.isin(table.times.nanoseconds, moments[hit])

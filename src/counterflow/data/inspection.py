@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
+from counterflow.data.columns import Numbers
+from counterflow.data.dates import NONE, SECOND
 from counterflow.data.grid import FEW_LEVELS, TimeFacts, time_facts
-from counterflow.data.table import Numbers, Table, open_table
+from counterflow.data.notes import Step, told
+from counterflow.data.options import TableOptions, takes
+from counterflow.data.table import Table, open_table
 from counterflow.data.tags import read_tag
-from counterflow.data.times import NONE, SECOND, Times, runs
+from counterflow.data.times import Times, runs
 from counterflow.plant.units import unknown_name
 
 _SPIKE = 6.0  # spreads outside both neighbours
@@ -43,12 +48,9 @@ class ChannelFacts:
         Most rows in a row with one value.
     infinite, spikes : int
         Infinite values; single rows far outside both their neighbours.
-    words, odd : dict
-        Text that was understood (on, off, missing), and text that was not, with counts.
-    odd_count : int
-        Cells with text that was not understood.
-    sentinels : dict
-        Numbers that stand for no number, with counts; they are among the missing.
+    words, odd, odd_count, sentinels
+        As in `Numbers`: text that was understood (on, off, missing) and text that was not, with counts; numbers that
+        stand for no number, which are among the missing.
     """
 
     name: str
@@ -95,32 +97,35 @@ class ChannelFacts:
         return "on/off" if self.levels == 2 else "discrete"
 
     @property
+    def useless(self) -> str:
+        """Why nothing can be learned from it; "" if something can."""
+        if self.is_empty:
+            return f"text such as {next(iter(self.odd))!r}" if self.odd_count else "no number at all"
+        return f"always {self.low:g}" if self.levels == 1 else ""
+
+    @property
     def verdict(self) -> str:
         """What would be done with it."""
-        kind, example = self.kind, repr(next(iter(self.odd), ""))
+        missing, example = self.missing / max(1, self.rows), next(iter(self.odd), "")
         whole = {
-            "text": f"text such as {example}: exclude it",
-            "empty": "no number at all: would be dropped",
-            "mixed": f"{self.odd_count} cells of text such as {example}: refused unless text = 'missing'",
-            "constant": f"always {self.low:g}: would be dropped",
+            "text": f"{self.useless}: exclude it",
+            "empty": f"{self.useless}: would be left out",
+            "mixed": f"{self.odd_count} cells of text such as {example!r}: refused unless text = 'missing'",
+            "constant": f"{self.useless}: would be left out",
         }
-        if kind in whole:
-            return whole[kind]
-        notes = []
-        if self.missing:
-            notes.append(f"{100 * self.missing / self.rows:.2g} % missing: NaN as output, held as input")
-        notes += [f"{value:g} in {count} rows stands for no number" for value, count in self.sentinels.items()]
-        if self.infinite:
-            notes.append(f"{self.infinite} infinite: read as missing")
-        if kind == "on/off":
-            notes.append("on/off: last value when resampled; rather an input")
-        elif kind == "discrete":
-            notes.append(f"{self.levels} levels: last value when resampled")
-        elif self.held > _LONG_HOLD:
-            notes.append(f"{100 * self.held:.0f} % held from the row before, at most {self.longest_hold} rows")
-        if self.spikes:
-            notes.append(f"{self.spikes} spikes: kept here, judged by a fit")
-        return "; ".join(notes) or "fine"
+        many = {
+            "on/off": "on/off: last value when resampled; rather an input",
+            "discrete": f"{self.levels} levels: last value when resampled",
+        }
+        held = f"{100 * self.held:.0f} % held from the row before, at most {self.longest_hold} rows"
+        notes = [
+            f"{100 * missing:.3g} % missing: NaN as output, held as input" if missing else "",
+            *(f"{value:g} in {count} rows stands for no number" for value, count in self.sentinels.items()),
+            f"{self.infinite} infinite: treated as missing" if self.infinite else "",
+            many.get(self.kind, held if self.held > _LONG_HOLD else ""),
+            f"{self.spikes} spikes: kept here, judged by a fit" if self.spikes else "",
+        ]
+        return whole.get(self.kind) or "; ".join(filter(None, notes)) or "fine"
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
@@ -131,23 +136,21 @@ class ChannelFacts:
 class Inspection:
     """What a table holds: its time, and every channel. `print` shows it; `to_json` gives plain values."""
 
-    files: tuple[str, ...]
-    kinds: tuple[str, ...]
-    time_name: str | None
-    times: Times | None
-    time: TimeFacts | None
-    rows: int
+    table: Table
     channels: tuple[ChannelFacts, ...]
-    short_rows: int = 0
-    measures: dict[str, str] = field(default_factory=dict)  # units of measure by channel, as far as they are told
-    notes: tuple[tuple[str, int], ...] = ()  # what was left out before there were rows, in words, with how often
-    own_time: bool = True  # whether the time column stands so in the files, rather than in a table made of them
+    time: TimeFacts | None
 
     def __getitem__(self, name: str) -> ChannelFacts:
         by_name = {channel.name: channel for channel in self.channels}
         if name not in by_name:
             raise unknown_name("channel", name, list(by_name))
         return by_name[name]
+
+    @cached_property
+    def measures(self) -> dict[str, str]:
+        """Units of measure by channel, as far as they are told."""
+        names = {channel.name for channel in self.channels}
+        return {name: measure for name, measure in self.table.measures.items() if name in names}
 
     @property
     def groups(self) -> dict[str, tuple[str, ...]]:
@@ -158,76 +161,57 @@ class Inspection:
         return {group: tuple(names) for group, names in found.items()}
 
     @property
-    def sentences(self) -> list[str]:
-        """What is known of the rows and their time, and what would be done about it."""
-        files = ", ".join(f"{name} ({kind})" for name, kind in zip(self.files, self.kinds, strict=True))
-        out = [f"{files}: {self.rows} rows, {len(self.channels)} channels."]
-        if self.short_rows:
-            out.append(f"{self.short_rows} rows have fewer cells than the header: what they lack would be missing.")
-        out += [f"{count} {what}." for what, count in self.notes]
+    def steps(self) -> list[Step]:
+        """What is known of the rows and their time, and what is done about it."""
+        found = list(table_steps(self.table, len(self.channels)))
         if self.measures:
-            out.append(f"Units of measure are told of {len(self.measures)} channels.")
-        if self.time is None or self.times is None:
-            out.append("No time column was found: rows would be taken as they come. Name it with the option time.")
-            return out
-        facts, shown = self.time, self.times.shown
-        out.append(
-            f"Time column {self.time_name!r} ({self.times.kind}): {shown(facts.start)} to {shown(facts.stop)}, usual "
-            f"step {facts.step / SECOND:g} s, {100 * facts.regular:.4g} % of the steps are so."
-        )
-        if unread := self.times.unread:
-            out.append(f"{unread} rows have a time that cannot be read, {self.times.example} first: they are left out.")
-        if empty := facts.untimed - self.times.unread:
-            out.append(f"{empty} rows have no time: they would be dropped.")
-        if facts.out_of_order:
-            out.append(f"{facts.out_of_order} rows are earlier than the row before them: rows would be sorted.")
+            found.append(told("measures", count=len(self.measures)))
+        times, facts = self.table.times, self.time
+        if times is None or facts is None:
+            return [*found, told("no time")]
+        found += time_steps(self.table, times, facts)
         if facts.duplicates:
-            out.append(f"{facts.duplicates} rows repeat a time: the last of each would be kept.")
+            found.append(told("repeats", rows=facts.duplicates))
         if facts.gaps:
             longest = max(facts.gaps, key=lambda gap: gap.rows)
-            out.append(
-                f"{len(facts.gaps)} gaps, {sum(gap.rows for gap in facts.gaps)} rows missing; the longest, "
-                f"{longest.seconds:g} s, begins after {shown(longest.before)}: outputs would be missing there, inputs "
-                "held."
-            )
-        for change in facts.clock_changes:
-            out.append(f"The clock goes {change}, as daylight saving time does: give the option timezone.")
-        return out
+            rows, after = sum(gap.rows for gap in facts.gaps), times.shown(longest.before)
+            found.append(told("holes", gaps=len(facts.gaps), rows=rows, seconds=longest.seconds, after=after))
+        return found
+
+    @property
+    def sentences(self) -> list[str]:
+        """The same in words."""
+        return [step.text for step in self.steps]
 
     def to_json(self) -> dict[str, Any]:
         """As plain values, for JSON."""
         time: dict[str, Any] | None = None
-        if self.time is not None and self.times is not None:
-            facts, shown = self.time, self.times.shown
+        if self.time is not None and self.table.times is not None:
+            facts, shown = self.time, self.table.times.shown
             counts = {name: getattr(facts, name) for name in ("regular", "untimed", "out_of_order", "duplicates")}
             longest = sorted(facts.gaps, key=lambda gap: -gap.rows)[:_SHOWN_GAPS]
             gaps = [{"after": shown(gap.before), "seconds": gap.seconds, "rows": gap.rows} for gap in longest]
             time = {
-                "column": self.time_name, "kind": self.times.kind, "start": shown(facts.start),
+                "column": self.table.time_name, "kind": self.table.times.kind, "start": shown(facts.start),
                 "stop": shown(facts.stop), "step": facts.step / SECOND, **counts, "gap_count": len(facts.gaps),
                 "gaps": gaps, "clock_changes": list(facts.clock_changes),
             }  # fmt: skip
         return {
-            "files": list(self.files), "kinds": list(self.kinds), "rows": self.rows, "short_rows": self.short_rows,
-            "time": time, "groups": {group: list(names) for group, names in self.groups.items()},
+            "files": [file.name for file in self.table.files], "kinds": [file.kind for file in self.table.files],
+            "rows": self.table.rows, "short_rows": self.table.short_rows, "time": time,
+            "groups": {group: list(names) for group, names in self.groups.items()},
             "channels": [each.to_json() | {"unit": self.measures.get(each.name, "")} for each in self.channels],
         }  # fmt: skip
 
     def __str__(self) -> str:
         lines = list(self.sentences)
         for group, names in self.groups.items():
-            lines.append(f"{group}:")
-            lines += [f"  {name}: {self[name].kind}, {self[name].verdict}" for name in names]
+            lines += [f"{group}:", *(f"  {name}: {self[name].kind}, {self[name].verdict}" for name in names)]
         return "\n".join(lines)
 
 
-def inspect(
-    source: object, *, channels: Sequence[str] | None = None, time: str | None = None, time_format: str | None = None,
-    day_first: bool | None = None, timezone: str | None = None, separator: str | None = None,
-    decimal: str | None = None, encoding: str | None = None, skip_rows: int = 0, skip_after_header: int | None = None,
-    header_word: str | None = None, tag: str | None = None, value: str | None = None, quality: str | None = None,
-    sheet: str | None = None, sentinels: bool = True,
-) -> Inspection:  # fmt: skip
+@takes(TableOptions)
+def inspect(source: object, *, channels: Sequence[str] | None = None, **options: Any) -> Inspection:
     """Look at a table before anything of it is dropped.
 
     Parameters
@@ -235,10 +219,8 @@ def inspect(
     source : Table, path, sequence of paths, or a DataFrame of polars or pandas
     channels : sequence of str, optional
         Columns to look at; by default all but the time.
-    time, time_format, day_first, timezone, separator, decimal, encoding, skip_rows, skip_after_header, header_word
-        See `open_table`, as for the next.
-    tag, value, quality, sheet, sentinels
-        See `open_table`, too.
+    **options
+        How it is to be read: see `TableOptions`.
 
     Examples
     --------
@@ -248,28 +230,41 @@ def inspect(
     >>> found["pump_on"].levels, found["pump_on"].longest_hold, len(found.time.gaps)
     (2, 2, 1)
     """
-    table = source if isinstance(source, Table) else open_table(
-        source, time=time, time_format=time_format, day_first=day_first, timezone=timezone, separator=separator,
-        decimal=decimal, encoding=encoding, skip_rows=skip_rows, skip_after_header=skip_after_header,
-        header_word=header_word, tag=tag, value=value, quality=quality, sheet=sheet,
-        sentinels=sentinels,
-    )  # fmt: skip
-    wanted = list(table.channels if channels is None else channels)
-    times = table.times
-    order = None
+    table = source if isinstance(source, Table) else open_table(source, **options)
+    times, order = table.times, None
     if times is not None:
         known = np.flatnonzero(times.nanoseconds != NONE)
         by_time = known[np.argsort(times.nanoseconds[known], kind="stable")]
         if len(by_time) < len(times.nanoseconds) or (np.diff(by_time) < 0).any():
             order = by_time
-    found = [channel_facts(name, numbers, order) for name, numbers in table.batches(wanted)]
-    files, kinds = (tuple(getattr(file, what) for file in table.files) for what in ("name", "kind"))
-    facts = None if times is None else time_facts(times, table.step)
-    measures = {name: measure for name, measure in table.measures.items() if name in wanted}
-    return Inspection(
-        files, kinds, table.time_name, times, facts, table.rows, tuple(found), table.short_rows, measures, table.notes,
-        own_time=table.step is None,
+    wanted = list(table.channels if channels is None else channels)
+    found = tuple(channel_facts(name, numbers, order) for name, numbers in table.batches(wanted))
+    return Inspection(table, found, None if times is None else time_facts(times, table.step))
+
+
+def table_steps(table: Table, channels: int) -> Iterator[Step]:
+    """What is to be told of a table's files."""
+    files = ", ".join(f"{file.name} ({file.kind})" for file in table.files)
+    yield told("read", files=files, rows=table.rows, channels=channels)
+    yield from table.notes
+    if table.short_rows:
+        yield told("short", rows=table.short_rows)
+
+
+def time_steps(table: Table, times: Times, facts: TimeFacts) -> Iterator[Step]:
+    """What is to be told of a table's times."""
+    yield told(
+        "time", column=table.time_name, kind=times.kind, start=times.shown(facts.start), stop=times.shown(facts.stop),
+        step=facts.step / SECOND, regular=100 * facts.regular,
     )  # fmt: skip
+    for change in facts.clock_changes:
+        yield told("clock", change=change)
+    if times.unread:
+        yield told("unread", rows=times.unread, example=times.example)
+    if facts.untimed > times.unread:
+        yield told("untimed", rows=facts.untimed - times.unread)
+    if facts.out_of_order:
+        yield told("sort", rows=facts.out_of_order)
 
 
 def channel_facts(name: str, numbers: Numbers, order: NDArray[np.int64] | None = None) -> ChannelFacts:
@@ -290,8 +285,7 @@ def channel_facts(name: str, numbers: Numbers, order: NDArray[np.int64] | None =
         name, guess_unit(name), rows, rows - len(known) - infinite, low, high, mean, spread, levels, commonest,
         held=float(same.mean()) if len(same) else 0.0, longest_hold=longest_run(same) if len(known) else 0,
         infinite=infinite, spikes=0 if levels <= FEW_LEVELS else count_spikes(values),
-        words=numbers.words, odd=numbers.odd, odd_count=numbers.odd_count,
-        sentinels=numbers.sentinels,
+        words=numbers.words, odd=numbers.odd, odd_count=numbers.odd_count, sentinels=numbers.sentinels,
     )  # fmt: skip
 
 
@@ -303,10 +297,8 @@ def longest_run(same: NDArray[np.bool_]) -> int:
     >>> longest_run(np.array([True, True, False, True]))
     3
     """
-    if len(same) == 0 or not same.any():
-        return 1
     starts, stops = runs(same)
-    return int((stops - starts).max()) + 1
+    return int((stops - starts).max(initial=0)) + 1
 
 
 def count_spikes(values: FloatArray) -> int:

@@ -7,47 +7,36 @@ way. Values of bad quality are missing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
-import numpy as np
 import polars
 
-from counterflow.data.files import SourceFile, source_of
-from counterflow.data.times import NAMES, NONE, SECOND, TimeOptions, Times, find_time, parse
+from counterflow.data import columns
+from counterflow.data.dates import NONE, SECOND
+from counterflow.data.notes import Step, told
+from counterflow.data.options import TableOptions, some
+from counterflow.data.source import Source, frame_source
+from counterflow.data.times import Times, find_time, parse
 from counterflow.data.words import good_qualities, meaning
 from counterflow.errors import DataError, OptionError
 
-_TAG = (
-    "tag", "tagname", "tag_name", "tag name", "tagid", "tag_id", "tag id", "point", "pointname", "point_name",
-    "point name", "pointid", "point_id", "point id", "signal", "signalname", "sensor", "sensor_id", "sensor id",
-    "variable", "channel", "item", "itemid", "item_id", "name", "nodeid", "node_id", "node id", "parameter", "series",
-    "measurement", "metric", "messstelle", "kanal",
-)  # fmt: skip
-_VALUE = ("value", "val", "reading", "data", "wert", "messwert", "result", "pv", "v")
-_QUALITY = (
-    "quality", "qual", "q", "status", "statuscode", "status_code", "status code", "confidence", "qualität", "good",
-    "opcquality", "opc_quality", "opc quality",
-)  # fmt: skip
-_MEASURE = ("unit", "units", "uom", "engunits", "eng_units", "eng units", "engineering units", "einheit")
-_MOST_COLUMNS = 12  # a wide table may have a column called "name", too
+TIME = "time"  # of a table that is made here
 MOST_TAGS = 20_000
-_TIME = "time"
-_PARTS = ("tag", "value", "quality")
-
-
-@dataclass(frozen=True)
-class LongOptions:
-    """Columns of a long table, where their names do not tell; see `open_table`. `given`: whether any was named."""
-
-    tag: str | None = None
-    value: str | None = None
-    quality: str | None = None
-
-    @property
-    def given(self) -> bool:
-        """Whether somebody says that the table is long."""
-        return self.tag is not None or self.value is not None
+_USUAL = {
+    "tag": (
+        "tag", "tagname", "tag_name", "tag name", "tagid", "tag_id", "tag id", "point", "pointname", "point_name",
+        "point name", "pointid", "point_id", "point id", "signal", "signalname", "sensor", "sensor_id", "sensor id",
+        "variable", "channel", "item", "itemid", "item_id", "name", "nodeid", "node_id", "node id", "parameter",
+        "series", "measurement", "metric", "messstelle", "kanal",
+    ),
+    "value": ("value", "val", "reading", "data", "wert", "messwert", "result", "pv", "v"),
+    "quality": (
+        "quality", "qual", "q", "status", "statuscode", "status_code", "status code", "confidence", "qualität", "good",
+        "opcquality", "opc_quality", "opc quality",
+    ),
+    "measure": ("unit", "units", "uom", "engunits", "eng_units", "eng units", "engineering units", "einheit"),
+}  # fmt: skip
+_MOST_COLUMNS = 12  # a wide table may have a column called "name", too
 
 
 @dataclass(frozen=True)
@@ -61,139 +50,80 @@ class LongNames:
     measure: str | None
 
 
-@dataclass(frozen=True)
-class Widened:
-    """A wide table made of others: as a file in memory, with the usual step of its columns in nanoseconds."""
+def long_names(file: Source, options: TableOptions) -> LongNames | None:
+    """The columns of a long table; None if the table is not one, and nobody says that it is."""
+    time = find_time(file.names, options.time, file.name)
 
-    file: SourceFile
-    step: int
-    notes: tuple[tuple[str, int], ...]  # what was left out, in words, with how often
+    def usual(part: str) -> str | None:
+        fitting = (name for word in _USUAL[part] for name in file.names if name.casefold() == word and name != time)
+        return next(fitting, None)
 
-
-def long_names(file: SourceFile, times: TimeOptions, options: LongOptions) -> LongNames | None:
-    """The columns of a long table; None if the table is not one."""
-    time = find_time(file.names, times.column, file.name)
-    if options.given:
+    if options.tag is not None or options.value is not None:
         if time is None:
-            raise DataError(f"{file.name} has no time column: name it with 'time'; its columns are {_some(file.names)}")
-        named = {}
-        for part in _PARTS:
+            raise DataError(f"{file.name} has no time column: name it with 'time'; its columns are {some(file.names)}")
+        for part in ("tag", "value", "quality"):
             wanted = getattr(options, part)
             if wanted is not None and wanted not in file.names:
-                raise OptionError(f"{part} is {wanted!r}: {file.name} has the columns {_some(file.names)}.")
-            named[part] = wanted or _named(file.names, {"tag": _TAG, "value": _VALUE, "quality": _QUALITY}[part], time)
-        for part in ("tag", "value"):
-            if named[part] is None:
-                raise OptionError(f"{file.name}: name the column of {part}s with {part!r}, too: {_some(file.names)}.")
-        return LongNames(time, str(named["tag"]), str(named["value"]), named["quality"], _measure(file.names))
+                raise OptionError(f"{part} is {wanted!r}: {file.name} has the columns {some(file.names)}.")
+        tag, value = options.tag or usual("tag"), options.value or usual("value")
+        if tag is None or value is None:
+            part = "tag" if tag is None else "value"
+            raise OptionError(f"{file.name}: name the column of {part}s with {part!r}, too: {some(file.names)}.")
+        return LongNames(time, tag, value, options.quality or usual("quality"), usual("measure"))
     if time is None or not 3 <= len(file.names) <= _MOST_COLUMNS:
         return None
-    tag, value = _named(file.names, _TAG, time), _named(file.names, _VALUE, time)
+    tag, value, quality = usual("tag"), usual("value"), usual("quality")
     if tag is None or value is None or tag == value:
         return None
-    some = file.column(tag, 5000)
-    if some.dtype not in (polars.String, polars.Categorical, polars.Enum) and not some.dtype.is_integer():
+    tags = file.column(tag, 5000)
+    if tags.dtype == polars.String:
+        if bool(tags.str.strip_chars().cast(polars.Float64, strict=False).is_not_null().all()):
+            return None  # numbers: a wide table whose columns happen to have such names
+    elif tags.dtype not in (polars.Categorical, polars.Enum) and not tags.dtype.is_integer():
         return None
-    if some.dtype == polars.String and bool(
-        some.str.strip_chars().cast(polars.Float64, strict=False).is_not_null().all()
-    ):
-        return None  # numbers: a wide table whose columns happen to have such names
-    quality = _named(file.names, _QUALITY, time)
-    return LongNames(time, tag, value, quality if quality not in (tag, value) else None, _measure(file.names))
+    return LongNames(time, tag, value, quality if quality not in (tag, value) else None, usual("measure"))
 
 
-def is_value(name: str) -> bool:
+def is_value(name: str | None) -> bool:
     """Whether a column is called so that it does not say which tag it holds: "value" and so on."""
-    return name.casefold() in _VALUE
+    return name is not None and name.casefold() in _USUAL["value"]
 
 
-def _named(names: Sequence[str], usual: Sequence[str], time: str) -> str | None:
-    return next((name for word in usual for name in names if name.casefold() == word and name != time), None)
-
-
-def _measure(names: Sequence[str]) -> str | None:
-    return next((name for name in names if name.casefold() in _MEASURE), None)
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
-
-
-def widen(files: Sequence[SourceFile], named: Sequence[LongNames], options: TimeOptions) -> Widened:
+def widened(files: Sequence[Source], named: Sequence[LongNames], options: TableOptions) -> Source:
     """A wide table of long ones."""
-    parts, measures, bad = [], {}, 0
-    unread: list[tuple[str, int]] = []
-    for file, names in zip(files, named, strict=True):
-        frame, found, dropped = _long_part(file, names, options, unread)
-        parts.append(frame)
-        measures.update(found)
-        bad += dropped
-    notes = [*unread, *([("values of bad quality were read as missing", bad)] if bad else [])]
-    tags = polars.concat([part.get_column("tag").unique() for part in parts]).unique()
-    title = _title(files, f"long table of {len(tags)} tags")
-    return _pivoted(files[0].path, _together(parts), measures, title, notes)
-
-
-def _unread(file: SourceFile, times: Times) -> Iterator[tuple[str, int]]:
-    """Rows whose time cannot be read, in words, with how often."""
-    if times.unread:
-        reason = f"their time cannot be read: {times.example} is the first"
-        yield f"rows of {file.name} were left out, because {reason}", times.unread
-
-
-def _long_part(
-    file: SourceFile, names: LongNames, options: TimeOptions, notes: list[tuple[str, int]]
-) -> tuple[polars.DataFrame, dict[str, str], int]:
-    with file.reading():
-        wanted = [names.time, names.tag, names.value, *filter(None, (names.quality, names.measure))]
-        frame = file.scan().select(wanted).collect()
-    if len(frame) == 0:
-        raise DataError(f"{file.name} has a header but no rows: give a table with data")
-    times = parse(frame.get_column(names.time), names.time, options, file.line)
-    notes += _unread(file, times)
-    tag = frame.get_column(names.tag).cast(polars.String).str.strip_chars()
-    values = frame.get_column(names.value)
-    bad = np.zeros(len(frame), np.bool_)
-    if names.quality is not None:
-        quality = frame.get_column(names.quality).cast(polars.String).str.strip_chars().fill_null("")
-        counted = quality.value_counts()
-        counts = dict(zip(counted.to_series(0).to_list(), counted.to_series(1).to_list(), strict=True))
-        good = good_qualities({word: count for word, count in counts.items() if word})
-        if good:  # otherwise the column says something else
-            bad = (~quality.is_in([*good, ""])).to_numpy()
-    keep = polars.Series(times.nanoseconds != NONE) & tag.is_not_null() & (tag != "")
-    told = _told(values, file).set(polars.Series(bad), None)
-    out = polars.DataFrame({_TIME: stamps_of(times), "tag": tag, "value": told}).filter(keep)
+    parts: list[polars.DataFrame] = []
     measures: dict[str, str] = {}
-    if names.measure is not None:
-        said = polars.DataFrame({"tag": tag, "measure": frame.get_column(names.measure).cast(polars.String)})
-        pairs = said.drop_nulls().unique("tag", keep="last")
-        measures = dict(zip(pairs.get_column("tag").to_list(), pairs.get_column("measure").to_list(), strict=True))
-    return out, {name: measure.strip() for name, measure in measures.items() if measure.strip()}, int(bad.sum())
+    notes: list[Step] = []
+    bad = 0
+    for file, names in zip(files, named, strict=True):
+        wanted = [names.time, names.tag, names.value, *filter(None, (names.quality, names.measure))]
+        with file.reading():
+            frame = file.scan().select(wanted).collect()
+        if len(frame) == 0:
+            raise DataError(f"{file.name} has a header but no rows: give a table with data")
+        times = parse(frame.get_column(names.time), names.time, options, file.line)
+        notes += _unread(file, times)
+        tag = frame.get_column(names.tag).cast(polars.String).str.strip_chars()
+        poor = _poor(frame, names.quality)
+        bad += int(poor.sum())
+        value = _values(file, frame.get_column(names.value)).set(poor, None)
+        keep = polars.Series(times.nanoseconds != NONE) & tag.is_not_null() & (tag != "")
+        parts.append(polars.DataFrame({TIME: stamps_of(times), "tag": tag, "value": value}).filter(keep))
+        if names.measure is not None:
+            said = polars.DataFrame({"tag": tag, "measure": frame.get_column(names.measure).cast(polars.String)})
+            measures |= dict(said.drop_nulls().unique("tag", keep="last").iter_rows())
+    notes += [told("quality", count=bad)] if bad else []
+    tags = polars.concat([part.get_column("tag").unique() for part in parts]).n_unique()
+    return _pivoted(files, parts, measures, f"long table of {tags} tags", notes)
 
 
-def _told(values: polars.Series, file: SourceFile) -> polars.Series:
-    """Values as numbers; a column with words such as "Bad" and "open" stays text until it is read as a channel."""
-    if values.dtype == polars.String:
-        text = values.str.strip_chars()
-        return file.numerals(text.set(text == "", None))
-    return values.cast(polars.Float64).fill_nan(None)
-
-
-def _together(parts: Sequence[polars.DataFrame]) -> polars.DataFrame:
-    """Long parts below each other: numbers if all are, else text."""
-    if len({part.schema["value"] for part in parts}) > 1:
-        parts = [part.with_columns(polars.col("value").cast(polars.String)) for part in parts]
-    return polars.concat(parts)
-
-
-def side_by_side(files: Sequence[SourceFile], options: TimeOptions) -> Widened:
+def side_by_side(files: Sequence[Source], options: TableOptions) -> Source:
     """Files with different columns as one table: rows of the same time become one."""
-    parts, measures = [], {}
-    owners: dict[str, str] = {}
-    notes: list[tuple[str, int]] = []
+    parts: list[polars.DataFrame] = []
+    measures: dict[str, str] = {}
+    notes: list[Step] = []
     for file in files:
-        time = find_time(file.names, options.column, file.name)
+        time = find_time(file.names, options.time, file.name)
         if time is None:
             raise DataError(
                 f"{files[0].name} and {file.name} have different columns, and {file.name} has no time column by which "
@@ -205,27 +135,19 @@ def side_by_side(files: Sequence[SourceFile], options: TimeOptions) -> Widened:
             continue
         times = parse(frame.get_column(time), time, options, file.line)
         notes += _unread(file, times)
-        known = polars.Series(times.nanoseconds != NONE)
-        columns = [name for name in file.names if name != time]
-        if len(columns) == 1 and is_value(columns[0]):  # one tag in each file, called as the file
-            name = Path(file.name).name.removesuffix(".gz").rpartition(".")[0] or file.name
-            frame, columns = frame.rename({columns[0]: name.rpartition(":")[2]}), [name.rpartition(":")[2]]
-        for name in columns:
-            measures.update({name: file.measures[name]} if name in file.measures else {})
-            owners.setdefault(name, file.name)
-            part = polars.DataFrame({_TIME: stamps_of(times), "value": _told(frame.get_column(name), file)}).filter(
-                known
-            )
-            parts.append(part.select(_TIME, polars.lit(name).alias("tag"), "value"))
+        channels = [name for name in file.names if name != time]
+        # one tag in each file: it is called as the file
+        stem = file.name.removesuffix(".gz").rpartition(".")[0].rpartition(":")[2] or file.name
+        alone = len(channels) == 1 and is_value(channels[0])
+        measures |= {stem if alone else name: measure for name, measure in file.measures.items()}
+        for name in channels:
+            tag = polars.repeat(stem if alone else name, len(frame), eager=True)
+            value = _values(file, frame.get_column(name))
+            long = polars.DataFrame({TIME: stamps_of(times), "tag": tag, "value": value})
+            parts.append(long.filter(polars.Series(times.nanoseconds != NONE)))
     if not parts:
         raise DataError(f"{files[0].name} and {len(files) - 1} more have headers but no rows: give tables with data")
-    return _pivoted(files[0].path, _together(parts), measures, _title(files, "side by side"), notes)
-
-
-def _title(files: Sequence[SourceFile], kind: str) -> str:
-    first = files[0]
-    own = f"{kind}, {first.kind}" if first.layout is not None else kind
-    return own if len(files) == 1 else f"{own}, {len(files)} files"
+    return _pivoted(files, parts, measures, "side by side", notes)
 
 
 def stamps_of(times: Times) -> polars.Series:
@@ -237,51 +159,73 @@ def stamps_of(times: Times) -> polars.Series:
     return dates.dt.replace_time_zone("UTC") if times.zoned else dates
 
 
+def _unread(file: Source, times: Times) -> Iterator[Step]:
+    """Rows whose time cannot be read."""
+    if times.unread:
+        yield told("unread", rows=times.unread, example=f"{times.example} of {file.name}")
+
+
+def _poor(frame: polars.DataFrame, quality: str | None) -> polars.Series:
+    """Which values are not of good quality."""
+    none = polars.repeat(False, len(frame), eager=True)
+    if quality is None:
+        return none
+    said = frame.get_column(quality).cast(polars.String).str.strip_chars().fill_null("")
+    good = good_qualities({word: count for word, count in said.value_counts().iter_rows() if word})
+    return ~said.is_in([*good, ""]) if good else none  # without any, the column says something else
+
+
+def _values(file: Source, values: polars.Series) -> polars.Series:
+    """Values as numbers; a column with words such as "Bad" and "open" stays text until it is read as a channel."""
+    found = file.as_cells(values.cast(polars.String) if values.dtype.is_temporal() else values)
+    return found.fill_nan(None) if found.dtype == polars.Float64 else found
+
+
 def _pivoted(
-    path: Path, long: polars.DataFrame, measures: Mapping[str, str], kind: str, notes: Sequence[tuple[str, int]]
-) -> Widened:
+    files: Sequence[Source], parts: Sequence[polars.DataFrame], measures: Mapping[str, str], kind: str,
+    notes: Sequence[Step],
+) -> Source:  # fmt: skip
     """A column for each tag, in the order of their names; of several values of one time, the last known."""
+    name = files[0].name.removesuffix(f", sheet {files[0].sheet}")
+    value = columns.joined([part.get_column("value") for part in parts])
+    long = polars.concat([part.select(TIME, "tag") for part in parts]).with_columns(value.alias("value"))
     tags = sorted(long.get_column("tag").unique().to_list())
     if not tags:
-        raise DataError(f"{path.name} holds no value of good quality: check its columns of tags and qualities")
+        raise DataError(f"{name} holds no value of good quality: check its columns of tags and qualities")
     if len(tags) > MOST_TAGS:
-        raise DataError(f"{path.name} has {len(tags)} tags, more than {MOST_TAGS}: is it a long table?")
-    known = long.filter(polars.col("value").is_not_null())
+        raise DataError(f"{name} has {len(tags)} tags, more than {MOST_TAGS}: is it a long table?")
+    if TIME in tags:
+        raise DataError(f"{name} has a tag called {TIME!r}: rename it, so that it is not taken for the time")
     steps = (
-        long.lazy().sort(_TIME).group_by("tag")
-        .agg(polars.col(_TIME).cast(polars.Int64).unique().sort().diff().drop_nulls().median().alias("step"))
+        long.lazy().sort(TIME).group_by("tag")
+        .agg(polars.col(TIME).cast(polars.Int64).unique().sort().diff().drop_nulls().median().alias("step"))
         .select("step").drop_nulls().collect().to_series()
     )  # fmt: skip
-    usual = int(steps.quantile(0.5, "lower") or SECOND) if len(steps) else SECOND  # a step that occurs
-    if _TIME in tags:
-        raise DataError(f"{path.name} has a tag called {_TIME!r}: rename it, so that it is not taken for the time")
-    wide = known.pivot(on="tag", index=_TIME, values="value", aggregate_function="last").sort(_TIME)
-    wide = wide.select(_TIME, *(tag for tag in tags if tag in wide.columns))
-    notes = [*notes, *_conflicts(known, wide)]
-    columns: list[polars.Series] = []
-    for series in wide.iter_columns():
-        numbers = series if series.name == _TIME else series.cast(polars.Float64, strict=False)
-        whole = series.name == _TIME or numbers.null_count() == series.null_count()
-        columns.append(numbers if whole else series)  # words stay, for whoever reads the column
-    if wide.schema[_TIME] == polars.Int64:
-        columns[0] = (wide.get_column(_TIME) / SECOND).alias(_TIME)
-    frame = polars.DataFrame(columns)
-    file = source_of(path, frame.lazy(), frame.columns, kind)
-    kept = {name: measure for name, measure in measures.items() if name in file.names and meaning(measure) is None}
-    return Widened(
-        SourceFile(path, file.names, file.source, kind, measures={**file.measures, **kept}), usual, tuple(notes)
-    )
+    known = long.filter(polars.col("value").is_not_null())
+    wide = known.pivot(on="tag", index=TIME, values="value", aggregate_function="last").sort(TIME)
+    wide = wide.select(TIME, *(tag for tag in tags if tag in wide.columns))
+    filled = [_numeric(column) for column in wide.iter_columns() if column.name != TIME]
+    stamps = wide.get_column(TIME)
+    frame = polars.DataFrame([(stamps / SECOND).alias(TIME) if stamps.dtype == polars.Int64 else stamps, *filled])
+    told_kind = f"{kind}, {files[0].kind}" if files[0].is_text else kind
+    made = frame_source(name, frame.lazy(), told_kind if len(files) == 1 else f"{told_kind}, {len(files)} files")
+    own = {tag: said for tag, measure in measures.items() if (said := measure.strip()) and meaning(said) is None}
+    return replace(
+        made, measures={**made.measures, **{tag: own[tag] for tag in own if tag in made.names}},
+        step=int(steps.quantile(0.5, "lower") or SECOND) if len(steps) else SECOND,  # a step that occurs
+        notes=(*notes, *_overwritten(known, sum(len(column) - column.null_count() for column in filled))),
+    )  # fmt: skip
 
 
-def _conflicts(known: polars.DataFrame, wide: polars.DataFrame) -> Iterator[tuple[str, int]]:
-    """Values that gave way to another one of the same tag and time, in words, with how many they are."""
-    cells = sum(len(column) - column.null_count() for column in wide.iter_columns() if column.name != _TIME)
+def _numeric(column: polars.Series) -> polars.Series:
+    """Numbers, if all cells are; words stay, for whoever reads the column."""
+    numbers = column.cast(polars.Float64, strict=False)
+    return numbers if numbers.null_count() == column.null_count() else column
+
+
+def _overwritten(known: polars.DataFrame, cells: int) -> Iterator[Step]:
+    """Values that gave way to another one of the same tag and time."""
     if cells == len(known):
         return
-    lost = known.n_unique([_TIME, "tag", "value"]) - known.n_unique([_TIME, "tag"])
-    if lost:
-        remedy = "if clocks were changed then, give the option timezone"
-        yield f"values gave way to a later one of the same tag and time that differs; {remedy}", lost
-
-
-assert _TIME in NAMES  # it is found again
+    if lost := known.n_unique([TIME, "tag", "value"]) - known.n_unique([TIME, "tag"]):
+        yield told("overwritten", count=lost)

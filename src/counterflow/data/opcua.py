@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from counterflow.data.databases import public_address
-from counterflow.data.times import SECOND, moment
+from counterflow.data.dates import SECOND
+from counterflow.data.options import need
+from counterflow.data.times import moment
 from counterflow.errors import CounterflowError, DataError, OptionError
 
 if TYPE_CHECKING:
@@ -51,8 +50,7 @@ def read_opcua(
     -----
     Needs ``pip install 'counterflow[opcua]'``.
     """
-    if find_spec("asyncua") is None:
-        raise DataError("OPC UA is read with asyncua: pip install 'counterflow[opcua]'", code="missing-extra")
+    need("asyncua", "OPC UA is", "opcua")
     if not isinstance(url, str) or not url.startswith("opc.tcp://"):
         raise OptionError(f"url is {url!r:.60}: give one such as 'opc.tcp://historian:4840'.")
     last = datetime.now(UTC) if stop is None else _utc(stop, "stop")
@@ -101,49 +99,33 @@ async def _read(
             await _variables(root, found, _DEPTH, named=bool(roots))
         if not found:
             raise DataError(f"{public_address(url)}: no variable with a history was found: name nodes that have one")
-        stamps: list[np.ndarray] = []
-        tags: list[str] = []
-        values: list[float | str | None] = []
-        qualities: list[int] = []
+        rows: list[tuple[Any, ...]] = []
         units: dict[str, str] = {}
-        taken: set[str] = set()
         for node in found.values():
-            tag = (
-                str((await node.read_display_name()).Text or node.nodeid.Identifier).strip() or node.nodeid.to_string()
-            )
-            if tag in taken:  # two nodes may be shown alike
+            tag = str((await node.read_display_name()).Text or node.nodeid.Identifier).strip()
+            if not tag or tag in units:  # two nodes may be shown alike
                 tag = node.nodeid.to_string()
-            taken.add(tag)
-            if unit := await _unit(node):
-                units[tag] = unit
-            history = await node.read_raw_history(first, last, return_bounds=False)
-            for entry in history:
+            units[tag] = await _unit(node)
+            for entry in await node.read_raw_history(first, last, return_bounds=False):
                 when = entry.SourceTimestamp or entry.ServerTimestamp
                 value = None if entry.Value is None else entry.Value.Value
                 if when is None or isinstance(value, (list, bytes)):
                     continue
                 when = when.replace(tzinfo=UTC) if when.tzinfo is None else when.astimezone(UTC)
-                stamps.append(np.datetime64(when.replace(tzinfo=None), "ns"))  # type: ignore[arg-type]
-                tags.append(tag)
-                values.append(
-                    float(value) if isinstance(value, (int, float)) else None if value is None else str(value)
-                )
-                qualities.append(int(entry.StatusCode.value) if entry.StatusCode is not None else 0)
-    if not tags:
+                quality = int(entry.StatusCode.value) if entry.StatusCode is not None else 0
+                number = float(value) if isinstance(value, (int, float)) else None
+                rows.append((when, tag, number, None if value is None else str(value), quality, units[tag]))
+    if not rows:
         raise DataError(
             f"{public_address(url)}: {len(found)} nodes have no history between {first:%Y-%m-%d %H:%M:%S} and "
             f"{last:%Y-%m-%d %H:%M:%S} UTC: give another start and stop"
         )
-    as_text = any(isinstance(value, str) for value in values)
-    return polars.DataFrame(
-        {
-            "time": polars.Series(np.array(stamps, "datetime64[ns]")).dt.replace_time_zone("UTC"),
-            "tag": tags,
-            "value": polars.Series([str(v) if v is not None else None for v in values] if as_text else values),
-            "quality": qualities,
-            **({"unit": [units.get(tag, "") for tag in tags]} if units else {}),
-        }
-    )
+    names = ("time", "tag", "value", "text", "quality", "unit")
+    types = (polars.Datetime("ns", "UTC"), polars.String, polars.Float64, polars.String, polars.Int64, polars.String)
+    frame = polars.DataFrame(rows, schema=dict(zip(names, types, strict=True)), orient="row")
+    if frame.get_column("value").null_count() > frame.get_column("text").null_count():  # words, such as "open"
+        frame = frame.with_columns(polars.col("text").alias("value"))
+    return frame.drop("text", *([] if any(units.values()) else ["unit"]))
 
 
 async def _variables(node: Any, found: dict[str, Any], depth: int, named: bool) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import fields, replace
 from itertools import islice
 from typing import Any
 
@@ -12,13 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
+from counterflow.data.columns import Numbers
+from counterflow.data.dates import SECOND
 from counterflow.data.drafts import draft
 from counterflow.data.grid import Grid, Rules, TimeFacts, fill, make_grid, on_grid, row_grid, time_facts
-from counterflow.data.inspection import inspect
-from counterflow.data.report import Counts, Preparation, Step, describe_names, describe_rows, describe_values
-from counterflow.data.selection import Chosen, choose, suggestion
-from counterflow.data.table import Numbers, Table, open_table, refuse_text
-from counterflow.data.times import SECOND, Times, moment, zones_of
+from counterflow.data.inspection import inspect, table_steps, time_steps
+from counterflow.data.notes import Preparation, Step, told
+from counterflow.data.options import TableOptions, divided, some, takes
+from counterflow.data.selection import Chosen, choose
+from counterflow.data.table import Table, open_table
+from counterflow.data.times import Times, moment, zones_of
+from counterflow.data.words import meaning
 from counterflow.errors import DataError, OptionError
 from counterflow.plant import Recording, Unit
 from counterflow.plant.calendar import Calendar
@@ -26,19 +29,12 @@ from counterflow.plant.recording import UnitRecording
 
 _BLOCK = 4096  # rows
 _HELD_ROWS = 10  # by default inputs are held over at most so many rows without doubt
-TABLE_OPTIONS = tuple(open_table.__kwdefaults__ or ())  # its keywords
+_MOST_WORDS = 6  # in one sentence
+TABLE_OPTIONS = tuple(each.name for each in fields(TableOptions))
 
 
-def read_logs(
-    source: object, units: Mapping[str, Any] | None = None, *, dt: float | None = None, start: object = None,
-    stop: object = None, resample: str = "auto", fill: str = "hold", longest_hold: float | None = None,
-    long_gaps: str = "hold", longest_gap: float | None = None, drop_constant: bool = True, text: str | None = None,
-    time: str | None = None, time_format: str | None = None, day_first: bool | None = None,
-    timezone: str | None = None, separator: str | None = None, decimal: str | None = None, encoding: str | None = None,
-    skip_rows: int = 0, skip_after_header: int | None = None, header_word: str | None = None, tag: str | None = None,
-    value: str | None = None, quality: str | None = None, sheet: str | None = None, sentinels: bool = True,
-    **unknown: Any,
-) -> tuple[Recording, Preparation]:  # fmt: skip
+@takes(Rules, TableOptions)
+def read_logs(source: object, units: Mapping[str, Any] | None = None, **options: Any) -> tuple[Recording, Preparation]:
     """Read logs of a plant into a recording, in engineering units, and report everything that was done.
 
     Parameters
@@ -51,30 +47,9 @@ def read_logs(
         ``{"boiler": {"tags": "P1_*", "inputs": ["*_D"], "exclude": ["P1_note"]}}``. ``tags``, ``inputs``, ``outputs``
         and ``exclude`` are patterns or lists of them: names, wildcards, ``{"regex": "..."}``, a `Channel`, or
         ``{"name": ..., "unit": ..., "limits": ...}``. Without ``outputs``, all tags that are no inputs.
-    dt : float, optional
-        Seconds between two rows; by default the usual step of the table.
-    time, time_format, day_first, timezone, separator, decimal, encoding, skip_rows, skip_after_header, header_word
-        See `open_table`.
-    tag, value, quality, sheet, sentinels
-        See `open_table`.
-    start, stop : str or number, optional
-        The period to read: from `start`, up to but without `stop`.
-    resample : {"auto", "mean", "last"}
-        What becomes of several rows in one step of dt. "auto": the mean of continuous outputs, the last value of inputs
-        and of discrete outputs.
-    fill : {"hold", "interpolate"}
-        Missing inputs keep the value before, or lie on the line to the next.
-    longest_hold : float, optional
-        Seconds (by default ten steps). Where an input is missing for longer, the report raises a doubt.
-    long_gaps : {"hold", "longest", "refuse"}
-        What then: fill all the same; keep the longest stretch without such a gap; or refuse.
-    longest_gap : float, optional
-        Seconds. Longer stretches without any row are shortened to this.
-    drop_constant : bool
-        Leave out channels that never change, and outputs that were never measured.
-    text : {"refuse", "missing"}, optional
-        What to do with text that is neither a number nor a word for on, off or missing: refuse it, unless units are
-        drafted.
+    **options
+        How the table is read (`TableOptions`: time, day_first, timezone, separator, ...) and put on a regular grid
+        (`Rules`: dt, start, stop, resample, fill, long_gaps, ...).
 
     Returns
     -------
@@ -99,31 +74,19 @@ def read_logs(
     >>> recording["boiler"].u.ravel().tolist(), recording["boiler"].y.ravel().tolist()
     ([0.0, 0.5, 0.5, 0.5], [3.0, 3.5, nan, 3.25])
     """
-    for name in unknown:
-        known = (*TABLE_OPTIONS, *Rules.__dataclass_fields__)
-        raise OptionError(f"option {name!r} is not known: {suggestion(name, known)}")
-    rules = Rules(
-        dt, start, stop, resample, fill, longest_hold, long_gaps, longest_gap, drop_constant,
-        "refuse" if text is None else text,
-    )  # fmt: skip
-    opened = partial(
-        open_table, source, time=time, time_format=time_format, day_first=day_first, separator=separator,
-        decimal=decimal, encoding=encoding, skip_rows=skip_rows, skip_after_header=skip_after_header,
-        header_word=header_word, tag=tag, value=value, quality=quality, sheet=sheet, sentinels=sentinels,
-    )  # fmt: skip
-    table = opened(timezone=timezone)
+    rules, _ = divided(options, Rules, TableOptions)
+    reading = {name: given for name, given in options.items() if name in TABLE_OPTIONS}
+    table = open_table(source, **reading)
     if units is not None:
         return prepare(table, choose(units, table.channels, table.measures), rules)
     made = draft(inspect(table))
     if not made.units:
         raise DataError(f"{table.title}: {made.reason}; give units with their inputs and outputs, or another table")
-    if "text" in made.options and text is None:
-        rules = replace(rules, text=made.options["text"])
     if "timezone" in made.options:
-        table = opened(timezone=made.options["timezone"])
-    recording, preparation = prepare(table, choose(made.selections, table.channels, table.measures), rules)
-    steps = [Step("drafted", "Units, inputs and outputs were found from the tags.", made.to_json())]
-    steps += [Step("question", question, doubt=True) for question in made.questions]
+        table = open_table(source, **reading | {"timezone": made.options["timezone"]})
+    recording, preparation = prepare(table, made.units, replace(rules, text=rules.text or made.options.get("text")))
+    steps = [replace(told("drafted"), numbers=made.to_json())]
+    steps += [replace(told("question", question=question), numbers={}) for question in made.questions]
     return recording, replace(preparation, steps=(*preparation.steps, *steps))
 
 
@@ -153,13 +116,13 @@ def prepare(
     [1.0, 2.0, nan, 4.0]
     """
     rules = rules or Rules()
-    times = table.times
-    facts = time_facts(times, table.step) if times is not None else None
-    if times is not None and facts is not None:
+    times, facts = table.times, None
+    if times is not None:
+        facts = time_facts(times, table.step)
         grid = make_grid(times, facts, rules, keep, span)
+    elif rules.start is not None or rules.stop is not None:
+        raise OptionError("start and stop need a time column: name it with 'time'.")
     else:
-        if rules.start is not None or rules.stop is not None:
-            raise OptionError("start and stop need a time column: name it with 'time'.")
         grid = row_grid(table.rows, rules.dt or 1.0, keep)
     hold = _HELD_ROWS if rules.longest_hold is None else int(rules.longest_hold * SECOND / grid.dt)
     stretches = grid.stretches(hold)
@@ -168,18 +131,18 @@ def prepare(
             f"{table.title}: {grid.rows} row is left with dt {grid.dt / SECOND:g} s: at least 2 are needed; choose a "
             "smaller dt, or give a longer table"
         )
-    steps = list(describe_rows(table, times, facts, grid, keep, stretches, hold))
-    counts = Counts(np.zeros(len(grid.replaced), np.bool_))
-    parts: dict[str, UnitRecording] = {}
-    dropped: dict[str, dict[str, str]] = {}
+    work = _Work(table, grid, rules, hold)
     # the columns of all units in one go: each batch of a text is a pass over the file
     columns = table.batches([column for chosen in units for column in chosen.columns])
+    parts: dict[str, UnitRecording] = {}
+    dropped: dict[str, dict[str, str]] = {}
     for chosen in units:
-        parts[chosen.name], dropped[chosen.name] = _unit(table, columns, chosen, grid, rules, hold, counts)
+        parts[chosen.name], dropped[chosen.name] = work.unit(chosen, columns)
     if times is not None and facts is not None:
-        _refuse_lost_hour(table, times, facts, grid, counts)
-    steps += describe_names(units)
-    steps += describe_values(grid, counts, dropped, rules.fill, hold)
+        _refuse_lost_hour(table, times, facts, grid, work.conflicts)
+    steps = [*table_steps(table, len(table.channels))]
+    steps += [told("no time")] if times is None or facts is None else time_steps(table, times, facts)
+    steps += [*_grid_steps(table, facts, grid, keep), *_stretch_steps(stretches, hold), *work.steps(units)]
     recording = Recording(parts, grid.dt / SECOND, _calendar(times, grid))
     first, last = 0, grid.rows
     if rules.long_gaps == "longest" and len(stretches) > 1:
@@ -187,10 +150,8 @@ def prepare(
         if last - first < 2:
             raise DataError("no stretch without a long gap has 2 rows: raise longest_hold, or choose a larger dt")
         recording = recording.slice(first, last)
-        text = f"The longest stretch was kept: rows {first} to {last - 1}."
-        steps.append(Step("longest", text, {"from": first, "to": last}))
+        steps.append(told("longest", first=first, last=last - 1))
         stretches = [(0, last - first)]
-
     start, stop = (times.shown(grid.time_of(k)) if times is not None else f"row {k}" for k in (first, last - 1))
     return recording, Preparation(
         files=tuple(file.name for file in table.files), rows_read=table.rows, rows=recording.rows,
@@ -199,10 +160,37 @@ def prepare(
     )  # fmt: skip
 
 
-def _refuse_lost_hour(table: Table, times: Times, facts: TimeFacts, grid: Grid, counts: Counts) -> None:
+def _grid_steps(table: Table, facts: TimeFacts | None, grid: Grid, keep: NDArray[np.bool_] | None) -> Iterator[Step]:
+    """What became of the rows of a table on the grid."""
+    if facts is None:
+        return
+    cut = 0 if keep is None else int((~keep).sum())
+    if keep is not None:
+        yield told("cut", rows=cut)
+    outside = table.rows - facts.untimed - len(grid.bins) - len(grid.replaced) - cut
+    if outside > 0:
+        yield told("period", rows=outside)
+    met = len(grid.bins) - len(grid.present)
+    if grid.coarser:
+        yield told("resample", dt=grid.dt / SECOND)
+    elif met:
+        yield told("jitter", rows=met)
+    if absent := grid.rows - len(grid.present):
+        yield told("gaps", rows=absent, all=grid.rows, share=100 * absent / grid.rows)
+    if grid.cuts:
+        yield told("shorten", gaps=len(grid.cuts), hours=sum(extra for _, extra in grid.cuts) / SECOND / 3600)
+
+
+def _stretch_steps(stretches: Sequence[tuple[int, int]], hold: int) -> Iterator[Step]:
+    if len(stretches) > 1:
+        longest = max(stop - start for start, stop in stretches)
+        yield told("stretches", hold=hold, stretches=len(stretches), longest=longest)
+
+
+def _refuse_lost_hour(table: Table, times: Times, facts: TimeFacts, grid: Grid, conflicts: NDArray[np.bool_]) -> None:
     """Refuse to drop what was measured in an hour that came twice, because nobody said which clock was read."""
     for turn in facts.turns:
-        lost = int((counts.conflicts & (grid.replaced[:, 0] <= turn) & (grid.replaced[:, 1] > turn)).sum())
+        lost = int((conflicts & (grid.replaced[:, 0] <= turn) & (grid.replaced[:, 1] > turn)).sum())
         if lost:
             zones = ", ".join(zones_of(times, facts.turns))
             raise DataError(
@@ -292,41 +280,107 @@ def align(
 # ---- one column, one unit
 
 
-def _unit(
-    table: Table, columns: Iterator[tuple[str, Numbers]], chosen: Chosen, grid: Grid, rules: Rules, hold: int,
-    counts: Counts,
-) -> tuple[UnitRecording, dict[str, str]]:  # fmt: skip
-    """The next columns, which are this unit's."""
-    inputs = {column for column, _ in chosen.inputs}
-    found: dict[str, FloatArray] = {}
-    dropped: dict[str, str] = {}
-    for column, numbers in islice(columns, len(chosen.columns)):
-        values = _cleaned(table, column, numbers, rules, counts)
-        if len(grid.replaced):
-            old, new = values[grid.replaced[:, 0]], values[grid.replaced[:, 1]]
-            counts.conflicts |= (old != new) & ~(np.isnan(old) & np.isnan(new))
-        is_input = column in inputs
-        row = on_grid(values, grid, "last" if is_input and rules.resample == "auto" else rules.resample)
-        known = row[np.isfinite(row)]
-        if len(known) == 0 and rules.drop_constant:
-            dropped[column] = "no value at all"
-        elif len(known) == 0 and is_input:
-            raise DataError(f"unit {chosen.name!r}: input {column!r} has no value at all: leave it out")
-        elif len(known) and rules.drop_constant and known.min() == known.max():
-            dropped[column] = f"always {known[0]:g}"
-        else:
-            found[column] = _filled(row, chosen.name, column, rules, hold, counts) if is_input else row
-    left = {side: [pair for pair in getattr(chosen, side) if pair[0] not in dropped] for side in ("inputs", "outputs")}
-    if not left["outputs"]:
-        column, reason = next(iter(dropped.items()))
-        raise DataError(
-            f"unit {chosen.name!r}: no output is left: {column!r} is {reason}"
-            + (f", and {len(dropped) - 1} more" if len(dropped) > 1 else "")
-            + "; name other outputs, or leave the unit out"
-        )
-    u, y = (_side_by_side([found[column] for column, _ in left[side]], grid.rows) for side in ("inputs", "outputs"))
-    channels = {side: [channel for _, channel in pairs] for side, pairs in left.items()}
-    return UnitRecording(y, u, Unit(chosen.name, chosen.states, **channels)), dropped
+class _Work:
+    """Columns on their way onto the grid, and what is to be told of each, by kind of note."""
+
+    def __init__(self, table: Table, grid: Grid, rules: Rules, hold: int) -> None:
+        self.table, self.grid, self.rules, self.hold = table, grid, rules, hold
+        self.conflicts = np.zeros(len(grid.replaced), np.bool_)
+        self.seen: dict[str, dict[str, Any]] = {}
+        self.examples: dict[str, dict[str, int]] = {"states": {}, "marked": {}}
+        self.sentinels: dict[float, dict[str, int]] = {}
+
+    def note(self, kind: str, column: str, seen: Any) -> None:
+        """Something to be told of a column, if there is something."""
+        if seen:
+            self.seen.setdefault(kind, {})[column] = seen
+
+    def unit(self, chosen: Chosen, columns: Iterator[tuple[str, Numbers]]) -> tuple[UnitRecording, dict[str, str]]:
+        """A unit of the next columns, which are its own, and why some of them were left out."""
+        found: dict[str, FloatArray] = {}
+        dropped: dict[str, str] = {}
+        inputs = {column for column, _ in chosen.inputs}
+        for column, numbers in islice(columns, len(chosen.columns)):
+            values = self.cleaned(column, numbers)
+            how = "last" if column in inputs and self.rules.resample == "auto" else self.rules.resample
+            row = on_grid(values, self.grid, how)
+            known = row[np.isfinite(row)]
+            if len(known) == 0 and column in inputs and not self.rules.drop_constant:
+                raise DataError(f"unit {chosen.name!r}: input {column!r} has no value at all: leave it out")
+            if self.rules.drop_constant and len(known) == 0:
+                dropped[column] = "no value at all"
+            elif self.rules.drop_constant and known.min() == known.max():
+                dropped[column] = f"always {known[0]:g}"
+            else:
+                found[column] = self.filled(row, chosen.name, column) if column in inputs else row
+        left = [[pair for pair in side if pair[0] not in dropped] for side in (chosen.inputs, chosen.outputs)]
+        if not left[1]:
+            column, reason = next(iter(dropped.items()))
+            raise DataError(
+                f"unit {chosen.name!r}: no output is left: {column!r} is {reason}"
+                + (f", and {len(dropped) - 1} more" if len(dropped) > 1 else "")
+                + "; name other outputs, or leave the unit out"
+            )
+        for column, reason in dropped.items():
+            self.note("dropped", column, reason)
+        u, y = (_side_by_side([found[column] for column, _ in side], self.grid.rows) for side in left)
+        described = Unit(chosen.name, chosen.states, *([channel for _, channel in side] for side in left))
+        return UnitRecording(y, u, described), dropped
+
+    def cleaned(self, column: str, numbers: Numbers) -> FloatArray:
+        """A column's numbers, of which infinite ones are missing."""
+        if numbers.odd_count and self.rules.text != "missing":
+            self.table.refuse_text(column, numbers)
+        self.note("text", column, numbers.odd_count)
+        for kind, examples in self.examples.items():
+            words = {word: n for word, n in numbers.words.items() if np.isnan(meaning(word) or 0) == (kind == "marked")}
+            examples |= words
+            self.note(kind, column, sum(words.values()))
+        for value, count in numbers.sentinels.items():
+            self.sentinels.setdefault(value, {})[column] = count
+        infinite = np.isinf(numbers.values)
+        self.note("infinite", column, int(infinite.sum()))
+        values = np.where(infinite, np.nan, numbers.values) if infinite.any() else numbers.values
+        if len(self.grid.replaced):
+            old, new = values[self.grid.replaced[:, 0]], values[self.grid.replaced[:, 1]]
+            self.conflicts |= (old != new) & ~(np.isnan(old) & np.isnan(new))
+        return values
+
+    def filled(self, row: FloatArray, unit: str, column: str) -> FloatArray:
+        """An input without holes."""
+        found, lengths, led = fill(row, self.rules.fill)
+        long = int(lengths[lengths > self.hold].sum())
+        if long and self.rules.long_gaps == "refuse":
+            raise DataError(
+                f"unit {unit!r}: input {column!r} is missing for {int(lengths.max())} rows in a row, more than "
+                f"longest_hold allows ({self.hold}): raise it, leave the input out, or cut the table with start and "
+                "stop"
+            )
+        self.note("filled", column, int(lengths.sum()))
+        self.note("unknown inputs", column, long)
+        self.note("beginning", column, led)
+        return found
+
+    def steps(self, units: Sequence[Chosen]) -> Iterator[Step]:
+        """What was done to columns and their cells."""
+        pairs = [pair for unit in units for pair in (*unit.inputs, *unit.outputs)]
+        if renamed := {column: channel.name for column, channel in pairs if channel.name != column}:
+            yield told("renamed", renamed)
+        if repeated := len(self.grid.replaced):
+            conflicts = int(self.conflicts.sum())
+            kind = "conflicts" if conflicts else "duplicates"
+            yield told(kind, name="duplicates", rows=repeated, conflicts=conflicts)
+        for kind, examples in self.examples.items():
+            if kind in self.seen:
+                yield told(kind, self.seen[kind], examples=some([repr(word) for word in examples], _MOST_WORDS))
+        if "text" in self.seen:
+            yield told("text", self.seen["text"])
+        for value, columns in sorted(self.sentinels.items()):
+            yield told("sentinel", columns, value=value)
+        filled = "held" if self.rules.fill == "hold" else "interpolated"
+        for kind in ("infinite", "dropped", "filled", "unknown inputs", "beginning"):
+            if kind in self.seen:
+                yield told(filled if kind == "filled" else kind, self.seen[kind], name=kind, hold=self.hold)
 
 
 def _side_by_side(columns: Sequence[FloatArray], rows: int) -> FloatArray:
@@ -337,36 +391,3 @@ def _side_by_side(columns: Sequence[FloatArray], rows: int) -> FloatArray:
             out[start : start + _BLOCK, k] = column[start : start + _BLOCK]
     out.flags.writeable = False  # so that the recording need not copy it
     return out
-
-
-def _cleaned(table: Table, column: str, numbers: Numbers, rules: Rules, counts: Counts) -> FloatArray:
-    if numbers.odd_count:
-        if rules.text == "refuse":
-            refuse_text(table, column, numbers)
-        counts.odd[column] = numbers.odd_count
-    if numbers.words:
-        counts.words[column] = numbers.words
-    if numbers.sentinels:
-        counts.sentinels[column] = numbers.sentinels
-    values = numbers.values
-    infinite = np.isinf(values)
-    if infinite.any():
-        counts.infinite += int(infinite.sum())
-        values = np.where(infinite, np.nan, values)
-    return values
-
-
-def _filled(row: FloatArray, unit: str, column: str, rules: Rules, hold: int, counts: Counts) -> FloatArray:
-    """An input without holes, counting what was filled."""
-    filled, lengths, led = fill(row, rules.fill)
-    if led:
-        counts.led[column] = led
-    if len(lengths):
-        long = int(lengths[lengths > hold].sum())
-        if long and rules.long_gaps == "refuse":
-            raise DataError(
-                f"unit {unit!r}: input {column!r} is missing for {int(lengths.max())} rows in a row, more than "
-                f"longest_hold allows ({hold}): raise it, leave the input out, or cut the table with start and stop"
-            )
-        counts.filled[column] = (int(lengths.sum()), long)
-    return filled

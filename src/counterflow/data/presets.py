@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,15 @@ import polars
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
-from counterflow.data.files import SourceFile
+from counterflow.data.dates import SECOND
+from counterflow.data.formats import open_files
 from counterflow.data.grid import Rules, fill, time_facts
+from counterflow.data.notes import Preparation, Step
+from counterflow.data.options import TableOptions
 from counterflow.data.preparation import prepare
-from counterflow.data.report import Preparation, Step
 from counterflow.data.selection import Chosen
+from counterflow.data.source import Source
 from counterflow.data.table import Table, join
-from counterflow.data.times import SECOND, TimeOptions
 from counterflow.errors import DataError
 from counterflow.plant import Channel, Recording, Unit
 from counterflow.randomness import stream
@@ -33,8 +36,8 @@ GAP_SECONDS = 60.0  # between files, and where attacks were cut out, so much tim
 
 
 @dataclass(frozen=True)
-class Families:
-    """Which tags belong to which unit, and which are inputs or outputs.
+class DataSet:
+    """A data set: how its columns are called, which tags belong to which unit, and which are inputs or outputs.
 
     Parameters
     ----------
@@ -42,17 +45,57 @@ class Families:
         Unit of a tag, or None.
     inputs, outputs : tuples of (pattern, source)
         Regular expressions for the tag's family, and whose rule it is.
+    labels : tuple of str
+        Columns that label attacks; some files may lack them.
+    spelling : callable
+        One spelling of a column's name, which versions and files spell differently.
+    header_word : str, optional
+        The header is where this stands.
     """
 
     unit: Callable[[str], str | None]
     inputs: tuple[tuple[str, str], ...]
     outputs: tuple[tuple[str, str], ...]
+    labels: tuple[str, ...]
+    spelling: Callable[[str], str]
+    header_word: str | None = None
 
     def side(self, tag: str) -> tuple[str, str] | None:
         """("inputs" or "outputs", whose rule), or None."""
         sides = (("inputs", self.inputs), ("outputs", self.outputs))
         found = ((side, source) for side, rules in sides for pattern, source in rules if re.fullmatch(pattern, tag))
         return next(found, None)
+
+    def open(self, files: Sequence[str | Path]) -> list[Source]:
+        """Its files, under one spelling of their columns."""
+        found = open_files([Path(path) for path in files], TableOptions(header_word=self.header_word))
+        return [file.renamed({name: self.spelling(name) for name in file.names}) for file in found]
+
+    def join(self, opened: Sequence[Source]) -> Table:
+        """Files as one table, without the columns that label attacks."""
+        table = join(opened, TableOptions(), optional=self.labels)
+        return replace(table, names=tuple(name for name in table.names if name not in self.labels))
+
+    def attacked(self, table: Table) -> NDArray[np.bool_]:
+        """Which rows columns of the files label as attacks."""
+        parts = []
+        for file, count in zip(table.files, table.file_rows, strict=True):
+            hit = np.zeros(count, np.bool_)
+            for name in self.labels:
+                if name in file.names:
+                    hit |= is_attack(file.column(name), file.name)
+            parts.append(hit)
+        return np.concatenate(parts)
+
+
+def is_attack(labels: polars.Series, file: str) -> NDArray[np.bool_]:
+    """Rows labelled "Attack", also where it is written "A ttack", or with a number that is not 0."""
+    words = labels.cast(polars.String).str.replace_all(r"\s", "").str.to_lowercase().fill_null("")
+    numbers = words.cast(polars.Float64, strict=False)
+    odd = words.filter(numbers.is_null() & ~words.is_in(["normal", "attack", ""]))
+    if len(odd):
+        raise DataError(f"{file}: a row is labelled {odd[0][:40]!r}, neither Normal nor Attack")
+    return np.asarray(((words == "attack") | (numbers.fill_nan(0).fill_null(0) != 0)).to_numpy())
 
 
 @dataclass
@@ -98,15 +141,8 @@ class Prepared:
         return {"preparation": preparation, "tags": tags, "scales": scales, "standardised": self.standardised}
 
 
-def join_files(opened: Sequence[SourceFile], labels: Sequence[str]) -> Table:
-    """Files of a data set as one table, without the columns that label attacks, which some files may lack."""
-    table = join(opened, TimeOptions(), optional=labels)
-    return replace(table, names=tuple(name for name in table.names if name not in labels))
-
-
 def read_columns(
-    table: Table, families: Families, attacked: NDArray[np.bool_], normal_only: bool, rows: int | None,
-    how: str = "", key: str = "rows",
+    table: Table, dataset: DataSet, attacked: NDArray[np.bool_], normal_only: bool, rows: int | None, how: str = "",
 ) -> tuple[Columns, Preparation]:  # fmt: skip
     """Steps (i) and (ii): every tag of a unit on a regular grid, attacks cut out; constant channels dropped.
 
@@ -115,10 +151,10 @@ def read_columns(
     attacked : (rows of the table,) array of bool
     rows : int or None
         Keep the first so many.
-    how, key : str
-        How rows are labelled as attacks, and what their number is called in the report.
+    how : str
+        How rows are labelled as attacks.
     """
-    owners = {tag: unit for tag in table.channels if (unit := families.unit(tag)) is not None}
+    owners = {tag: unit for tag in table.channels if (unit := dataset.unit(tag)) is not None}
     if not owners:
         there = ", ".join(table.channels[:8])
         raise DataError(f"{table.title} has no tag of this data set; its columns are {there}: is it the right file?")
@@ -139,7 +175,7 @@ def read_columns(
     work.steps = [replace(step, text=f"(i) {step.text}") for step in preparation.steps]
     work.fate = {tag: "left out in step i: it belongs to no unit" for tag in table.channels if tag not in owners}
     count, done = int(attacked.sum()), "cut out" if normal_only else "kept"
-    work.steps.append(Step("i", f"(i) {count} rows are labelled as attacks{how}; {done}.", {key: count}))
+    work.steps.append(Step("i", f"(i) {count} rows are labelled as attacks{how}; {done}.", {"attacks": count}))
     _drop_constant(work, "over the full run")
     _truncate(work, rows)
     _drop_constant(work, "after truncation")
@@ -168,11 +204,11 @@ def _truncate(work: Columns, rows: int | None) -> None:
     work.note("ii", f"the first {rows} of {there} rows are used.", rows=rows)
 
 
-def split(work: Columns, families: Families) -> None:
+def split(work: Columns, dataset: DataSet) -> None:
     """Step (iv): inputs and outputs by tag family."""
     reasons, sources = {}, {}
     for tag in work.columns:
-        found = families.side(tag)
+        found = dataset.side(tag)
         if found is None:
             reasons[tag] = "of no family of inputs or outputs"
         else:

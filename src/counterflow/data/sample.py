@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from counterflow.arrays import FloatArray
+from counterflow.data.formats.workbook import write_workbook
 from counterflow.errors import OptionError
 
 ROWS = 2400
@@ -210,7 +211,7 @@ def write(place: Path, form: str = "wide") -> Path:
     )
     if form == "xlsx":
         file = place / "plant.xlsx"
-        _spreadsheet(file, names, measures, table)
+        write_workbook(file, {"log": [["Historian export, north plant, local time"], names, measures, *table]})
         return file
     long = (
         frame.drop("Note").unpivot(index="Timestamp", variable_name="TagName", value_name="Value").drop_nulls("Value")
@@ -235,43 +236,3 @@ def write(place: Path, form: str = "wide") -> Path:
 
 def _german(stamp: str) -> str:
     return f"{stamp[8:10]}.{stamp[5:7]}.{stamp[:4]} {stamp[11:]}"
-
-
-def _spreadsheet(file: Path, names: list[str], measures: list[str], table: list[list[str]]) -> None:
-    """A workbook of one sheet, written by hand: numbers as numbers, all else as text in place."""
-    import zipfile
-    from xml.sax.saxutils import escape
-
-    def cell(row: int, column: int, value: str) -> str:
-        place = f"{chr(ord('A') + column)}{row}"
-        try:
-            return f'<c r="{place}"><v>{float(value)!r}</v></c>' if value else ""
-        except ValueError:
-            return f'<c r="{place}" t="inlineStr"><is><t>{escape(value)}</t></is></c>'
-
-    rows = [["Historian export, north plant, local time"], names, measures, *table]
-    body = "".join(
-        f'<row r="{k}">{"".join(cell(k, column, value) for column, value in enumerate(row))}</row>'
-        for k, row in enumerate(rows, 1)
-    )
-    main = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
-    links = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
-    package = "http://schemas.openxmlformats.org/package/2006"
-    sheet_type = "application/vnd.openxmlformats-officedocument.spreadsheetml"
-    head = '<?xml version="1.0" encoding="UTF-8" standalone="yes"?>'
-    parts = {
-        "[Content_Types].xml": f'<Types xmlns="{package}/content-types"><Default Extension="rels" '
-        'ContentType="application/vnd.openxmlformats-package.relationships+xml"/>'
-        f'<Override PartName="/xl/workbook.xml" ContentType="{sheet_type}.sheet.main+xml"/>'
-        f'<Override PartName="/xl/worksheets/sheet1.xml" ContentType="{sheet_type}.worksheet+xml"/></Types>',
-        "_rels/.rels": f'<Relationships xmlns="{package}/relationships"><Relationship Id="r1" '
-        f'Type="{links}/officeDocument" Target="xl/workbook.xml"/></Relationships>',
-        "xl/workbook.xml": f'<workbook xmlns="{main}" xmlns:r="{links}"><sheets><sheet name="log" sheetId="1" '
-        'r:id="r1"/></sheets></workbook>',
-        "xl/_rels/workbook.xml.rels": f'<Relationships xmlns="{package}/relationships"><Relationship Id="r1" '
-        f'Type="{links}/worksheet" Target="worksheets/sheet1.xml"/></Relationships>',
-        "xl/worksheets/sheet1.xml": f'<worksheet xmlns="{main}"><sheetData>{body}</sheetData></worksheet>',
-    }
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in parts.items():
-            archive.writestr(name, head + content)

@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from counterflow.data.headers import without_measure
+from counterflow.data.options import some, suggestion
 from counterflow.errors import CounterflowError, DataError, OptionError
 from counterflow.plant import Channel
 
@@ -125,12 +126,6 @@ def selection(given: object, unit: str) -> Selection:
     return found
 
 
-def suggestion(name: str, known: Sequence[str]) -> str:
-    """The known name that may have been meant, or all of them."""
-    near = difflib.get_close_matches(name, known, 1)
-    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
-
-
 def patterns(given: object, what: str) -> tuple[Pattern, ...]:
     """Patterns from one, or a list, of texts, {"regex": ...}, Channels and {"name": ..., "unit": ..., "limits": ...}.
 
@@ -194,101 +189,93 @@ def choose(units: Mapping[str, Any], columns: Sequence[str], measures: Mapping[s
     """
     if not isinstance(units, Mapping) or not units:
         raise OptionError("units must map at least one unit name to its tags, such as {'boiler': {'tags': 'P1_*'}}.")
-    found = []
     owners: dict[str, str] = {}
+    found = []
     for name, given in units.items():
-        chosen = _choose(name, selection(given, name), columns, measures or {})
-        for column in chosen.columns:
+        sides = _Matching(name, columns).sides(selection(given, name))
+        for column, (_, where) in {**sides[0], **sides[1]}.items():
             if column in owners:
                 text = f"column {column!r} belongs to unit {owners[column]!r}, too: exclude it from one of them"
-                raise SelectionError(text, name, _owner(selection(given, name), column))
+                raise SelectionError(text, name, where)
             owners[column] = name
-        found.append(chosen)
+        found.append(_chosen(name, sides, selection(given, name).states, measures or {}))
     return found
 
 
-def _owner(wanted: Selection, column: str) -> tuple[str | int, ...]:
-    """Which entry of a selection brought a column in."""
-    sides = {"inputs": wanted.inputs, "outputs": wanted.outputs or (), "tags": wanted.tags}
-    fitting = ((side, k) for side in sides for k, pattern in enumerate(sides[side]) if pattern.among([column]))
-    return next(fitting, ())
+_Matched = dict[str, tuple[Pattern, tuple[str | int, ...]]]  # columns, with the pattern that fits and where it stands
 
 
-def _choose(unit: str, wanted: Selection, columns: Sequence[str], measures: Mapping[str, str]) -> Chosen:
-    pool = _fitting(unit, "tags", wanted.tags, columns, columns) if wanted.tags else list(columns)
-    excluded = set(_fitting(unit, "exclude", wanted.exclude, pool, columns))
-    pool = [column for column in pool if column not in excluded]
-    inputs = _side(unit, "inputs", wanted.inputs, pool, columns)
-    if wanted.outputs is None:
-        outputs = {column: Pattern(column) for column in pool if column not in inputs}
-    else:
-        outputs = _side(unit, "outputs", wanted.outputs, pool, columns)
-    both = [column for column in outputs if column in inputs]
-    if both:
-        text = f"column {both[0]!r} is both an input and an output: leave it out of one of them"
-        raise SelectionError(text, unit, ("outputs", *_owner(Selection((), (), wanted.outputs), both[0])[1:]))
-    if not outputs:
-        raise SelectionError("no output is left: a unit measures at least one; name some in 'outputs'", unit, ())
-    taken = {column for column in (*inputs, *outputs) if channel_name(column) == column}  # they keep their names
-    sides = []
-    for side in (inputs, outputs):
+class _Matching:
+    """Matching one unit's patterns with the columns of a table."""
+
+    def __init__(self, unit: str, columns: Sequence[str]) -> None:
+        self.unit, self.columns = unit, columns
+
+    def sides(self, wanted: Selection) -> tuple[_Matched, _Matched]:
+        """Inputs, then outputs; each in the order of its patterns, all other tags in that of the table."""
+        tags = self.fitting("tags", wanted.tags, self.columns) if wanted.tags else None
+        excluded = self.fitting("exclude", wanted.exclude, self.columns if tags is None else list(tags))
+        pool = [column for column in self.columns if (tags is None or column in tags) and column not in excluded]
+        inputs = self.fitting("inputs", wanted.inputs, pool, outside=True)
+        if wanted.outputs is None:
+            rest = [column for column in pool if column not in inputs]
+            outputs = {column: (Pattern(column), tags[column][1] if tags else ()) for column in rest}
+        else:
+            outputs = self.fitting("outputs", wanted.outputs, pool, outside=True)
+        for column in outputs:
+            if column in inputs:
+                text = f"column {column!r} is both an input and an output: leave it out of one of them"
+                raise SelectionError(text, self.unit, outputs[column][1])
+        if not outputs:
+            text = "no output is left: a unit measures at least one; name some in 'outputs'"
+            raise SelectionError(text, self.unit, ())
+        return inputs, outputs
+
+    def fitting(self, side: str, wanted: Sequence[Pattern], pool: Sequence[str], outside: bool = False) -> _Matched:
+        """Columns that fit any of the patterns; each pattern must fit something.
+
+        ``outside``: a full name may stand outside the pool, and says more of its column than a pattern does.
+        """
+        found: _Matched = {}
+        for k, pattern in enumerate(wanted):
+            fitting = pattern.among(pool)
+            if not fitting and pattern.is_name and outside:
+                fitting = pattern.among(self.columns)
+            if not fitting:
+                self.refuse_unmatched((side, k), pattern, pool)
+            for column in fitting:
+                if column not in found:
+                    found[column] = pattern, (side, k)
+                elif pattern.is_name and not found[column][0].is_name:
+                    found[column] = pattern, found[column][1]
+        return found
+
+    def refuse_unmatched(self, where: tuple[str | int, ...], pattern: Pattern, names: Sequence[str]) -> None:
+        """Say what may have been meant instead."""
+        columns, bare = self.columns, re.sub(r"[*?\[\]]", "", pattern.text)
+        near = difflib.get_close_matches(pattern.text, columns, 1, 0.6)
+        near = near or difflib.get_close_matches(bare, columns, 1, 0.5)
+        near = near or [column for column in columns if bare and bare.casefold() in column.casefold()][:1]
+        kind = "the regular expression" if pattern.regex else "the column" if pattern.is_name else "the pattern"
+        if outside := pattern.among(columns):
+            hint = f"it fits {outside[0]!r}, which is not one of the unit's tags"
+        else:
+            hint = f"did you mean {near[0]!r}?" if near else f"the columns are {some(names)}"
+        raise SelectionError(f"{kind} {pattern.text!r} fits no column of the table; {hint}", self.unit, where)
+
+
+def _chosen(unit: str, sides: tuple[_Matched, _Matched], states: int, measures: Mapping[str, str]) -> Chosen:
+    """The channels that columns become: under their own names if a channel may have them, all different."""
+    taken = {column for side in sides for column in side if channel_name(column) == column}
+    made: list[tuple[tuple[str, Channel], ...]] = []
+    for side in sides:
         channels = []
-        for column, pattern in side.items():
+        for column, (pattern, _) in side.items():
             name = channel_name(without_measure(column, measures), taken - {column})
-            channel = Channel(name, pattern.unit or measures.get(column, ""), pattern.limits)
+            channels.append((column, Channel(name, pattern.unit or measures.get(column, ""), pattern.limits)))
             taken.add(name)
-            channels.append((column, channel))
-        sides.append(tuple(channels))
-    return Chosen(unit, sides[0], sides[1], wanted.states)
-
-
-def _fitting(
-    unit: str, side: str, wanted: Sequence[Pattern], names: Sequence[str], columns: Sequence[str]
-) -> list[str]:
-    """The names that fit any of the patterns, in the table's order; each pattern must fit something."""
-    found: set[str] = set()
-    for k, pattern in enumerate(wanted):
-        some = pattern.among(names)
-        if not some:
-            _refuse_unmatched(unit, (side, k), pattern, names, columns)
-        found.update(some)
-    return [name for name in names if name in found]
-
-
-def _side(
-    unit: str, side: str, wanted: Sequence[Pattern], pool: Sequence[str], columns: Sequence[str]
-) -> dict[str, Pattern]:
-    """Columns of one side in the order of the patterns; a full name may stand outside the unit's tags."""
-    found: dict[str, Pattern] = {}
-    for k, pattern in enumerate(wanted):
-        some = pattern.among(pool)
-        if not some and pattern.is_name:
-            some = pattern.among(columns)
-        if not some:
-            _refuse_unmatched(unit, (side, k), pattern, pool, columns)
-        for column in some:
-            # a name of its own says more of a column than a pattern does
-            if column not in found or (pattern.is_name and not found[column].is_name):
-                found[column] = pattern
-    return found
-
-
-def _refuse_unmatched(
-    unit: str, where: tuple[str | int, ...], pattern: Pattern, names: Sequence[str], columns: Sequence[str]
-) -> None:
-    bare = re.sub(r"[*?\[\]]", "", pattern.text)
-    near = difflib.get_close_matches(pattern.text, columns, 1, 0.6) or difflib.get_close_matches(bare, columns, 1, 0.5)
-    near = near or [column for column in columns if bare and bare.casefold() in column.casefold()][:1]
-    kind = "the regular expression" if pattern.regex else "the column" if pattern.is_name else "the pattern"
-    outside = pattern.among(columns)
-    if outside:
-        hint = f"; it fits {outside[0]!r}, which is not one of the unit's tags"
-    elif near:
-        hint = f"; did you mean {near[0]!r}?"
-    else:
-        shown = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
-        hint = f"; the columns are {shown}"
-    raise SelectionError(f"{kind} {pattern.text!r} fits no column of the table{hint}", unit, where)
+        made.append(tuple(channels))
+    return Chosen(unit, made[0], made[1], states)
 
 
 def channel_name(column: str, taken: Iterable[str] = ()) -> str:

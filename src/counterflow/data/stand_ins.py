@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import gzip
 import tomllib
-import zipfile
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
-from xml.sax.saxutils import escape
 
 import numpy as np
 
 from counterflow.arrays import FloatArray, block_diagonal
 from counterflow.data import hai, swat
+from counterflow.data.formats.workbook import write_workbook
 from counterflow.errors import OptionError
 from counterflow.plant import Plant, Unit
 from counterflow.randomness import stream
@@ -165,7 +164,7 @@ def _shown(values: FloatArray, digits: int) -> list[str]:
 
 
 def _hai_role(tag: str) -> str:
-    side = hai.FAMILIES.side(tag)
+    side = hai.DATA_SET.side(tag)
     if tag in _TAGS["hai"]["constant"] or side is None:
         return "constant"
     if tag.startswith("P1_B"):
@@ -235,7 +234,7 @@ def _write_hai(version: str, folder: Path, rows: int, seed: int) -> list[Path]:
 def _swat_role(tag: str) -> str:
     if tag in (*_TAGS["swat"]["constant"], _SWAT_DISCRETE, _SWAT_ALONE):
         return "other"
-    side = swat.FAMILIES.side(tag)
+    side = swat.DATA_SET.side(tag)
     assert side is not None
     return side[0].removesuffix("s")
 
@@ -275,7 +274,7 @@ def _write_swat(version: str, folder: Path, rows: int, seed: int) -> list[Path]:
     whole = [header, *body] if attack else [_stages(), header, *body]
     if version == "xlsx":
         path = folder / "SWaT_Dataset_Normal_v1.xlsx"
-        _write_xlsx(path, whole)
+        write_workbook(path, {"Normal": whole})
         return [path]
     text = "\r\n".join(",".join(row) for row in whole) + "\r\n"
     path = folder / f"SWaT_Dataset_{'Attack' if attack else 'Normal'}_{version.rpartition('-')[2]}.csv"
@@ -287,37 +286,3 @@ def _stages() -> list[str]:
     """The row of stages: each above its first tag."""
     stages = [(swat.unit_of(tag) or "").replace("S", "P") for tag in _SWAT]
     return ["", *("" if stage == before else stage for before, stage in pairwise(["", *stages])), ""]
-
-
-def _write_xlsx(path: Path, rows: Sequence[Sequence[str]]) -> None:
-    """The least that is a spreadsheet: one sheet, text in place, numbers as numbers."""
-    space = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
-    relations = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
-    package = "http://schemas.openxmlformats.org/package/2006"
-    kind = "application/vnd.openxmlformats-officedocument.spreadsheetml"
-    lines = "".join(f"<row>{''.join(map(_cell, row))}</row>" for row in rows)
-    head = '<?xml version="1.0" encoding="UTF-8" standalone="yes"?>'
-    files = {
-        "[Content_Types].xml": f'{head}<Types xmlns="{package}/content-types">'
-        '<Default Extension="rels" ContentType="application/vnd.openxmlformats-package.relationships+xml"/>'
-        f'<Override PartName="/xl/workbook.xml" ContentType="{kind}.sheet.main+xml"/>'
-        f'<Override PartName="/xl/worksheets/sheet1.xml" ContentType="{kind}.worksheet+xml"/></Types>',
-        "_rels/.rels": f'{head}<Relationships xmlns="{package}/relationships"><Relationship Id="rId1" '
-        f'Type="{relations}/officeDocument" Target="xl/workbook.xml"/></Relationships>',
-        "xl/workbook.xml": f'{head}<workbook xmlns="{space}" xmlns:r="{relations}"><sheets>'
-        '<sheet name="Normal" sheetId="1" r:id="rId1"/></sheets></workbook>',
-        "xl/_rels/workbook.xml.rels": f'{head}<Relationships xmlns="{package}/relationships"><Relationship Id="rId1" '
-        f'Type="{relations}/worksheet" Target="worksheets/sheet1.xml"/></Relationships>',
-        "xl/worksheets/sheet1.xml": f'{head}<worksheet xmlns="{space}"><sheetData>{lines}</sheetData></worksheet>',
-    }
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, text in files.items():
-            archive.writestr(name, text)
-
-
-def _cell(value: str) -> str:
-    if not value:
-        return "<c/>"
-    if value.replace(".", "", 1).lstrip("-").isdigit():
-        return f"<c><v>{value}</v></c>"
-    return f'<c t="inlineStr"><is><t xml:space="preserve">{escape(value)}</t></is></c>'

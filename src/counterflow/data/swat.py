@@ -15,14 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import polars
-from numpy.typing import NDArray
 
 from counterflow.data import presets
-from counterflow.data.files import SourceFile, open_file
-from counterflow.data.presets import Columns, Families, Prepared
-from counterflow.data.table import Table
-from counterflow.data.times import AMBIGUOUS, TimeOptions
+from counterflow.data.dates import AMBIGUOUS
+from counterflow.data.options import TableOptions
+from counterflow.data.presets import Columns, DataSet, Prepared
 from counterflow.errors import DataError
 
 _TAG = re.compile(r"[A-Z]+([1-6])\d\d")
@@ -38,7 +35,20 @@ def unit_of(tag: str) -> str | None:
     return f"S{found[1]}" if found else None
 
 
-FAMILIES = Families(unit_of, ((r"(MV|P|UV)\d{3}", "paper"),), ((r"(FIT|LIT|DPIT|PIT|AIT)\d{3}", "paper"),))
+def _spelling(name: str) -> str:
+    """Without the blanks that some files have inside names, and one spelling of the label's."""
+    joined = name.replace(" ", "")
+    lower = joined.casefold()
+    if lower in (_LABEL, "normal_attack", "label", "attack"):
+        return _LABEL
+    return "time" if lower == "timestamp" else joined if _TAG.fullmatch(joined) else name
+
+
+DATA_SET = DataSet(
+    unit=unit_of, inputs=((r"(MV|P|UV)\d{3}", "paper"),), outputs=((r"(FIT|LIT|DPIT|PIT|AIT)\d{3}", "paper"),),
+    labels=(_LABEL,), spelling=_spelling,
+    header_word="timestamp",  # the normal file begins with a row of stages, XLSX copies with a row of titles
+)  # fmt: skip
 
 
 def prepare_swat(
@@ -74,55 +84,24 @@ def prepare_swat(
     >>> found.recording
     Recording(600 rows, dt=1, units: S1, S2, S3, S4, S5, S6)
     """
-    # the normal file begins with a row of stages, XLSX copies with a row of titles: the header is where the time is
-    opened = [_canonical(open_file(Path(path), header_word="timestamp")) for path in files]
+    opened = DATA_SET.open(files)
     if not opened:
         raise DataError("no file was given: give files of SWaT")
-    table = presets.join_files(opened, (_LABEL,))
+    table = DATA_SET.join(opened)
     try:
         _ = table.times
     except DataError as error:
         if error.code != AMBIGUOUS:
             raise
         # a piece without a day after the 12th does not tell: this data set has the day first
-        table = replace(table, time_options=TimeOptions(day_first=True))
-    work, preparation = presets.read_columns(table, FAMILIES, _attacked(table), normal_only, rows)
-    measured = [tag for tag in work.columns if (found := FAMILIES.side(tag)) is not None and found[0] == "outputs"]
+        table = replace(table, options=TableOptions(day_first=True))
+    work, preparation = presets.read_columns(table, DATA_SET, DATA_SET.attacked(table), normal_only, rows)
+    measured = [tag for tag in work.columns if (found := DATA_SET.side(tag)) is not None and found[0] == "outputs"]
     presets.drop_discrete(work, measured, ", measurements only")
-    presets.split(work, FAMILIES)
+    presets.split(work, DATA_SET)
     _collapse(work)
     _correlated(work, correlation)
     return presets.finish(work, preparation, standardise=standardise, number="vi", noise=noise, seed=seed)
-
-
-def _canonical(file: SourceFile) -> SourceFile:
-    """Names without the blanks that some files have inside them, and one spelling of the label's."""
-    new = {}
-    for name in file.names:
-        joined = name.replace(" ", "")
-        lower = joined.casefold()
-        if lower in (_LABEL, "normal_attack", "label", "attack"):
-            new[name] = _LABEL
-        elif lower == "timestamp":
-            new[name] = "time"
-        elif joined != name and _TAG.fullmatch(joined):
-            new[name] = joined
-    return file.renamed(new)
-
-
-def _attacked(table: Table) -> NDArray[np.bool_]:
-    """Rows labelled "Attack", also where it is written "A ttack"."""
-    parts = []
-    for file, count in zip(table.files, table.file_rows, strict=True):
-        if _LABEL not in file.names:
-            parts.append(np.zeros(count, np.bool_))
-            continue
-        words = file.column(_LABEL).cast(polars.String).str.replace_all(r"\s", "").str.to_lowercase().fill_null("")
-        odd = words.filter(~words.is_in(["normal", "attack", "", "0", "1"]))
-        if len(odd):
-            raise DataError(f"{file.name}: a row is labelled {odd[0][:40]!r}, neither Normal nor Attack")
-        parts.append(words.is_in(["attack", "1"]).to_numpy())
-    return np.concatenate(parts)
 
 
 def _collapse(work: Columns) -> None:

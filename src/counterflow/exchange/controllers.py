@@ -10,30 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
-from counterflow.control.custom_laws import FAILS, check_law, law_supposed, said_by
-from counterflow.control.laws import FREE, PID, Law, LawInput, Manual, Relay
-from counterflow.control.learning import (
-    CONSTANT,
-    RECORDED,
-    Controller,
-    active_rows,
-    aimed_at,
-    found_loops,
-    law_rows,
-    learned_loop,
-)
-from counterflow.control.loop import Loop
-from counterflow.control.relays import seen_by
+from counterflow.control import Law, Loop, Manual, as_law
+from counterflow.control.controller import Controller, found_loops, law_supposed, learned_loop, run_law
+from counterflow.control.custom import FAILS
+from counterflow.control.law import CONSTANT, FREE, RECORDED, ControlLaw, LoopRecord, Replay, last_known
 from counterflow.errors import DataError, ModelError, OptionError
 from counterflow.exchange.part import UnitPart
 from counterflow.exchange.task import Task, UnitData
@@ -41,9 +29,7 @@ from counterflow.plant import Unit
 from counterflow.plant.units import unknown_name
 from counterflow.protocol import Reaction, Trial
 
-BoolArray = NDArray[np.bool_]
 LAW_CODES = ("law-learned", "law-not-known", "law-not-pi", "law-supposed")  # of caveats that tell of controllers
-OFF = 1e-6  # of an input's usual movement: by how much it is off its law, where it stands still in manual
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +45,7 @@ class UnitControllers:
     y: FloatArray | None = None
     u: FloatArray | None = None
     elsewhere: Mapping[str, FloatArray] = field(default_factory=dict)
-    _kept: dict[tuple[str, int], Any] = field(default_factory=dict, repr=False)
+    _kept: dict[tuple[str, int], Replay] = field(default_factory=dict, repr=False)
 
     @cached_property
     def controllers(self) -> tuple[Controller, ...]:
@@ -166,23 +152,22 @@ class UnitControllers:
             steps = np.diff(reading, axis=1, prepend=reading[:, :1])
             reading = np.hstack([reading[:, :1], reading[:, :-1] + steps[:, :-1]])
         own = None if self._within_row(law) else self._own_response(controller, trial)
+        first_row = trial.row - lead
         if not trial.past:
             if np.isnan(target).all():  # a loop whose target nobody knows is taken to rest
                 target = np.full(reading.shape, self._resting(controller, trial, reading))
             ends = within(self._limits(controller), given[:, max(lead - 1, 0) : lead])
-            return _run(law, given[:, :lead], reading, target, trial.row - lead, self.dt, own=own, ends=ends)
-        rows = slice(trial.row - lead, trial.row - lead + reading.shape[1])
-        record = self._record(controller, trial.worlds, rows)
+            return run_law(law, given[:, :lead], reading, target, first_row, self.dt, own=own, ends=ends)
+        record = self._record(controller, trial.worlds).rows(slice(first_row, first_row + reading.shape[1]))
+        left: FloatArray | None = record.left
+        manual: FloatArray | None = np.where(record.manual, record.moved, np.nan)
+        if controller.supposed is not None:  # another law leaves nothing of the record, and is never off
+            left = manual = None
         own = None if own is None else (own[0] + record.moved, own[1])
         ends = within(self._limits(controller), record.moved[None])
         whole, aims = record.reading + reading, record.target + np.nan_to_num(target)
-        first = record.moved[:lead] + given[:, :lead]
-        if controller.supposed is not None:  # another law leaves nothing of the record, and is never off
-            out = _run(law, first, whole, aims, trial.row - lead, self.dt, own=own, ends=ends)
-        else:
-            manual = np.where(record.manual, record.moved, np.nan)
-            out = _run(law, first, whole, aims, trial.row - lead, self.dt, record.left, manual, own, ends)
-        return np.asarray(out - record.moved)
+        moved = record.moved[:lead] + given[:, :lead]
+        return run_law(law, moved, whole, aims, first_row, self.dt, left, manual, own, ends) - record.moved
 
     def _own_response(self, controller: Controller, trial: Trial) -> tuple[FloatArray, FloatArray] | None:
         """What its input was in the trial's states (K, n), and what it does to its reading in the rows after (K, L).
@@ -202,13 +187,12 @@ class UnitControllers:
         unit = self.part.unit
         return unit.inputs[unit.input_names.index(controller.loop.moves)].limits or FREE
 
-    def _within_row(self, law: Law) -> bool:
+    def _within_row(self, law: ControlLaw) -> bool:
         """Whether what a relay switches acts on the row in which it switches, and might undo its reason in it.
 
         Such a relay is taken to see where its reading was going, from the two rows before.
         """
-        in_rows = isinstance(law, Relay) and not law.between_rows
-        return in_rows and self.part.point is not None and self.part.point.same_row
+        return law.switches_in_rows and self.part.point is not None and self.part.point.same_row
 
     def _resting(self, controller: Controller, trial: Trial, reading: FloatArray) -> float:
         """Where the reading stood in the last recorded row."""
@@ -217,98 +201,30 @@ class UnitControllers:
         k = self.part.unit.output_names.index(controller.loop.reads)
         return float(self.part.at_level(trial.rest @ self.part.model.C.T)[0, k])
 
-    def _record(self, controller: Controller, worlds: int, rows: slice) -> _Record:
-        """What a controller did in recorded rows, as each world sees it."""
+    def _record(self, controller: Controller, worlds: int) -> Replay:
+        """What a controller did in the recorded rows, as each world sees it."""
         key = (controller.loop.moves, worlds)
         if key not in self._kept:
             self._kept[key] = self._whole_record(controller, worlds)
-        whole: _Record = self._kept[key]
-        return _Record(*(getattr(whole, each.name)[..., rows] for each in fields(_Record)))
+        return self._kept[key]
 
-    def _whole_record(self, controller: Controller, worlds: int) -> _Record:
+    def _whole_record(self, controller: Controller, worlds: int) -> Replay:
+        unit, loop, law = self.part.unit, controller.loop, controller.law
         if self.y is None or self.u is None:
-            raise DataError(f"unit {self.part.unit.name!r}: its own rows are needed to say what its controllers did")
-        loop, unit, law = controller.loop, self.part.unit, controller.law
-        moved = np.asarray(self.u[:, unit.input_names.index(loop.moves)])
-
-        def channel(name: str) -> FloatArray:
-            if name in self.elsewhere:
-                return self.elsewhere[name]
-            if name in unit.input_names:
-                return np.asarray(self.u[:, unit.input_names.index(name)])  # type: ignore[index]
-            return np.asarray(self.y[:, unit.output_names.index(name)])  # type: ignore[index]
-
-        reading, nothing = channel(loop.reads), np.zeros(len(moved))
-        if isinstance(law, Relay):
-            seen = seen_by(law, moved, reading, worlds)
-            return _Record(moved, seen, np.full(len(moved), np.nan), nothing, np.zeros(len(moved), bool))
-        known = _last_known(reading)
-        unknown = nothing if isinstance(law, PID) else np.full(len(moved), np.nan)  # of a PID any level will do
-        if controller.supposed is not None and loop.target is None:  # in manual, it aimed at nothing that is known
-            usual = np.full(len(moved), float(np.median(known)))
-            unknown = aimed_at(law, moved, known, self.dt) if controller.was_at_work else usual
-        aim = unknown if loop.target is None else _last_known(channel(loop.target))
-        told = law_rows(law, moved, known, aim, self.dt)
-        left = np.where(np.isfinite(told), moved - told, 0.0)
-        limits = law.limits if isinstance(law, PID) else (-np.inf, np.inf)
-        manual = ~active_rows(moved) & (moved > limits[0]) & (moved < limits[1])
-        if loop.target is not None or not isinstance(law, PID):  # it stands still, though its law says that it moves
-            off_law = np.abs(left) > OFF * max(float(moved.std()), 1e-300)
-            manual &= off_law
-            manual[:-1] |= off_law[:-1] & manual[1:]  # the row in which somebody moved it to where it stands
-        return _Record(moved, known, aim, left, manual)
+            raise DataError(f"unit {unit.name!r}: its own rows are needed to say what its controllers did")
+        series = {**_channels(unit, self.y, self.u), **self.elsewhere}
+        moved, reading = series[loop.moves], series[loop.reads]
+        record = LoopRecord(moved, reading, None if loop.target is None else series[loop.target], self.dt)
+        if controller.supposed is not None and loop.target is None and not law.swing:
+            known = last_known(reading)  # in manual, it aimed at nothing that is known
+            aim = law.aimed_at(replace(record, reading=known)) if controller.was_at_work else float(np.median(known))
+            record = record.aiming_at(aim)
+        return law.replay(record, worlds)
 
 
-@dataclass(frozen=True, eq=False)
-class _Record:
-    """What a controller moved, read and aimed at (T+1,), what its law leaves of it, and where it was in manual.
-
-    The reading that a relay has seen is uncertain: (worlds, T+1).
-    """
-
-    moved: FloatArray
-    reading: FloatArray
-    target: FloatArray
-    left: FloatArray
-    manual: BoolArray
-
-
-def _run(
-    law: Law, moved: FloatArray, reading: FloatArray, target: FloatArray, row: int, dt: float,
-    left: FloatArray | None = None, manual: FloatArray | None = None,
-    own: tuple[FloatArray, FloatArray] | None = None, ends: tuple[FloatArray, FloatArray] | None = None,
-) -> FloatArray:  # fmt: skip
-    """Moved input (K, lead + n) by a law after its first values ``moved`` (K, lead).
-
-    ``left`` (lead + n,) is added to what the law says; ``manual`` (lead + n,): what the input is in rows in which the
-    controller was off, else NaN. ``own``: what the input was (K, lead + n) while its reading was as given, and what it
-    does to the reading (K, L) in the rows after its own: what is moved otherwise moves the reading. ``ends``: lowest
-    and highest value of the channel. Rows follow each other, because a law looks at what it did before.
-    """
-    lead, memory = moved.shape[1], law.memory
-    out: FloatArray = np.empty(reading.shape)
-    out[:, :lead] = moved
-    limits = law.limits if isinstance(law, PID) else (-np.inf, np.inf)
-    short = max(0, memory - lead)  # before the record began, everything stood as in its first row
-    if short:
-        reading, target, out = _longer(reading, short), _longer(target, short), _longer(out, short)
-    if own is not None:
-        reading = np.array(reading)
-    for t in range(lead + short, out.shape[1]):
-        at = t - short
-        if own is not None and at > lead:
-            otherwise = out[:, lead + short : t] - own[0][:, lead:at]
-            reading[:, t] += np.einsum("kd,kd->k", otherwise[:, ::-1], own[1][:, : at - lead])
-        if manual is not None and np.isfinite(manual[at]):
-            out[:, t] = manual[at]
-            continue
-        now = slice(t - memory, t + 1)
-        said = said_by(law, LawInput(out[:, t - memory : t], reading[:, now], target[:, now], row + at, dt))
-        out[:, t] = said if left is None else np.clip(said + left[at], *limits)
-        if ends is not None:
-            low, high = (end[:, min(at, end.shape[1] - 1)] for end in ends)
-            out[:, t] = np.clip(out[:, t], low, high)
-    return out[:, short:]
+def _channels(unit: Unit, y: FloatArray, u: FloatArray) -> dict[str, FloatArray]:
+    """A unit's own rows by channel; an input and an output of one name: the input."""
+    return dict(zip((*unit.output_names, *unit.input_names), (*y.T, *u.T), strict=True))
 
 
 @contextmanager
@@ -330,21 +246,6 @@ def within(limits: tuple[float, float], was: FloatArray) -> tuple[FloatArray, Fl
     return np.fmin(limits[0], was), np.fmax(limits[1], was)
 
 
-def _longer(rows: FloatArray, count: int) -> FloatArray:
-    """(K, count + n): the first column again before the others."""
-    return np.hstack([np.repeat(rows[:, :1], count, axis=1), rows])
-
-
-def _last_known(series: FloatArray) -> FloatArray:
-    """A series (T,) with its last value where one is missing: what a controller goes on with."""
-    known = np.isfinite(series)
-    if known.all():
-        return series
-    last = np.maximum.accumulate(np.where(known, np.arange(len(series)), -1))
-    first = int(np.argmax(known))
-    return np.asarray(series[np.where(last < 0, first, last)])
-
-
 def with_laws(part: UnitPart, laws: Mapping[str, Law]) -> UnitPart:
     """The part with other laws in the worlds that are asked about, by the input that they move.
 
@@ -360,7 +261,7 @@ def with_laws(part: UnitPart, laws: Mapping[str, Law]) -> UnitPart:
     for name, law in laws.items():
         if name not in known:
             raise unknown_name(f"input of unit {part.unit.name!r} that a controller moves", name, tuple(sorted(known)))
-        check_law(law, f"unit {part.unit.name!r}, {name!r}", OptionError)
+        as_law(law, f"unit {part.unit.name!r}, {name!r}", OptionError)
     whole = [*part.controllers, *open_loops]
     changed = [each.supposing(laws[each.loop.moves]) if each.loop.moves in laws else each for each in whole]
     others = [caveat for caveat in part.caveats if caveat.code not in LAW_CODES]
@@ -386,21 +287,13 @@ def controllers_of(
     ``elsewhere``: readings of other units that its controllers see; a loop whose reading is not there is left out.
     """
     known: list[Controller] = []
-
-    def channel(name: str) -> FloatArray | None:
-        if name in unit.input_names:
-            return np.asarray(u[:, unit.input_names.index(name)])
-        if name in unit.output_names:
-            return np.asarray(y[:, unit.output_names.index(name)])
-        return elsewhere.get(name)
-
+    series = {**elsewhere, **_channels(unit, y, u)}
     for loop in unit.loops:
-        reading = channel(loop.reads)
-        moved = u[:, unit.input_names.index(loop.moves)]
-        if reading is None:
+        if loop.reads not in series:
             continue
+        record = LoopRecord(series[loop.moves], series[loop.reads], series.get(loop.target or ""), dt)
         with _naming(unit, loop):
-            found = learned_loop(loop, moved, reading, None if loop.target is None else channel(loop.target), dt)
+            found = learned_loop(loop, record)
         if found is not None:
             known.append(found)
     if search:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from counterflow import wording
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
-from counterflow.control.laws import Manual, Schedule, UnstorableLaw
+from counterflow.control import as_law
 from counterflow.errors import PrivacyError
 from counterflow.exchange.task import Task, UnitData
 from counterflow.plant import Unit
@@ -78,8 +78,7 @@ def reactions(unit: Unit, y: FloatArray, u: FloatArray, at_once: bool = False) -
     >>> [r.found for r in reactions(Unit("boiler", inputs=["free", "controlled"], outputs=3), y, u)]
     [False, True]
     """
-    open_loop = (Schedule, Manual, UnstorableLaw)
-    declared = {loop.moves: loop.reads for loop in unit.loops if not isinstance(loop.law, open_loop)}
+    declared = {loop.moves: loop.reads for loop in unit.loops if loop.law is None or as_law(loop.law).looks}
     moving = {name for name, series in zip(unit.input_names, u.T, strict=True) if np.ptp(series) > 0}
     kept = min(MOST_ROWS, max(FEWER_ROWS, MOST_NUMBERS // max(1, y.shape[1] * u.shape[1])))
     seen = _seen(y[-kept:], u[-kept:], at_once)

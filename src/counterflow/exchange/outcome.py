@@ -7,16 +7,17 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 
 from counterflow import wording
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
 from counterflow.learning.identifiability import Doubt
-from counterflow.learning.influence import InfluenceGraph, influence_graph, network_graph
-from counterflow.learning.known_edges import KnownEdges
 from counterflow.learning.likelihood import SharedRecord
 from counterflow.learning.log_moments import LogWindows
+from counterflow.learning.model import Model
 from counterflow.learning.network import Network
+from counterflow.learning.network_model import model_from
 from counterflow.learning.online import Memory
 from counterflow.learning.optimiser import Estimated
 from counterflow.learning.regime_sums import Regime
@@ -107,18 +108,12 @@ class Couplings:
     of_moments: bool = False  # units have sent moments alone: ``shared`` knows nothing but inputs
     windows: LogWindows | None = field(default=None, metadata={"optional": True})  # of logs: what moments have told
 
-    @property
-    def known(self) -> KnownEdges | None:
-        """Which direct couplings between units were allowed; None: all."""
-        rests_on = self.network or self.found.parameters
-        return None if rests_on is None else rests_on.known
-
-    def graph(self, rate: float) -> InfluenceGraph:
-        """Which unit acts on which; there must be a network or an uncertainty."""
-        if self.network is not None:
-            return network_graph(self.network, rate)
-        assert self.spread is not None
-        return influence_graph(self.found.A, self.found.B, self.shared.observation, self.spread, rate)
+    @cached_property
+    def model(self) -> Model:
+        """The simulators of all units, made of what is kept here: all that questions and checks rest on."""
+        return model_from(
+            self.found, self.shared, self.spread, self.memory, self.network, self.regimes, self.stream
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,14 +11,13 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray, block_diagonal, frozen
 from counterflow.caveats import Caveat
-from counterflow.control.learning import Controller
+from counterflow.control.controller import Controller
 from counterflow.errors import DataError, ModelError, OptionError
 from counterflow.exchange.compression import sufficient_message
-from counterflow.exchange.estimators import Estimator, KalmanEstimator, checked_estimates
+from counterflow.exchange.estimators import Estimates, Estimator, KalmanEstimator, checked_estimates
 from counterflow.exchange.task import Task, UnitData
 from counterflow.filtering import Compression, compress
 from counterflow.identification.sensors import Sensor, judged
-from counterflow.paper.augmented import ClientData
 from counterflow.plant import LocalModel, OperatingPoint, Plant, Recording, Unit
 from counterflow.protocol import Sufficient
 
@@ -82,11 +81,11 @@ class UnitPart:
         """The model as the method sees it: FedGC knows no inputs."""
         return self.model if self.uses_inputs else replace(self.model, B=self.model.B[:, :0])
 
-    def client_data(self, y: FloatArray, u: FloatArray) -> ClientData:
+    def estimates(self, y: FloatArray, u: FloatArray) -> tuple[FloatArray, FloatArray, Estimates]:
+        """Rows as the working model takes them, y (T+1, D_m) and u (T+1, U_m), and what the estimator makes of them."""
         y, u = self.departures(y), self.model_inputs(u)
         seen = u if self.uses_inputs else u[:, :0]
-        estimates = checked_estimates(self.unit.name, self.estimator, y, seen, self.model.states)
-        return ClientData.from_rows(y, seen, estimates)
+        return y, seen, checked_estimates(self.unit.name, self.estimator, y, seen, self.model.states)
 
     def message(self, y: FloatArray) -> FloatArray:
         """The sufficient numbers s (r,) of one row of measurements y (D_m,), as ``Fit.predictor`` takes them."""

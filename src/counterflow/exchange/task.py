@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from counterflow.arrays import FloatArray
-from counterflow.control.learning import Controller
+from counterflow.control.controller import Controller
 from counterflow.exchange.estimators import Estimator
 from counterflow.identification.sensors import Judged, Sensor, judged, sensors_of
 from counterflow.plant import Channel, LocalModel, Unit

@@ -8,25 +8,21 @@ from __future__ import annotations
 from pathlib import Path
 
 from counterflow.exchange.task import UnitData
+from counterflow.federation.asking import PlantView
 from counterflow.federation.audit import Audit, verify
 from counterflow.federation.coordinator_session import CoordinatorSession
 from counterflow.federation.description import Description
-from counterflow.federation.file_store import FileStore
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
-from counterflow.federation.loopback import fit_over_sessions
 from counterflow.federation.parts import CoordinatorResult
 from counterflow.federation.plant_session import PlantSession
-from counterflow.federation.plant_view import PlantView
 from counterflow.federation.policy import Policy
 from counterflow.federation.question_gate import QuestionGate
-from counterflow.federation.store import MemoryStore, Store
 from counterflow.federation.turns import Outgoing
 
 __all__ = [
-    "Audit", "CoordinatorResult", "CoordinatorSession", "Description", "FileStore", "Guard", "Job", "MemoryStore",
-    "Outgoing", "PlantSession", "PlantView", "Policy", "QuestionGate", "Store", "UnitData", "fit_over_sessions",
-    "plant", "verify",
+    "Audit", "CoordinatorResult", "CoordinatorSession", "Description", "Guard", "Job", "Outgoing", "PlantSession",
+    "PlantView", "Policy", "QuestionGate", "UnitData", "plant", "verify",
 ]  # fmt: skip
 
 

@@ -12,19 +12,23 @@ The ledger is compared with it elsewhere (``reconciliation``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from counterflow.errors import OptionError, StorageError
-from counterflow.federation.file_store import FileStore
-from counterflow.federation.store import Entry, Row, Store
 from counterflow.privacy import Mark
+from counterflow.sealed_log import DatabaseSchema, Entry, FileLogs, Row, SealedLogs
 
 FILE = "site.db"
-FORMER = ("audit.jsonl",)  # where 0.1 kept it
+SITE = DatabaseSchema(
+    "store", 0x4346_5354, 2, {"audit": True, "questions": False},  # "CFST"
+    restore="Find out how; then restore it from a backup with all files beside it",
+    give="give the folder of a site of Counterflow", former=("audit.jsonl",),
+)  # fmt: skip
 LARGEST = 100_000  # characters of a record
 LOG = "audit"
 _OWN = ("number", "time", "event", "hash")
@@ -41,6 +45,18 @@ class Checked:
     def __str__(self) -> str:
         good = f"{self.records} records in order"
         return good if self.broken is None else f"{good}; record {self.broken}: {self.reason}"
+
+
+@dataclass
+class _Known:
+    """What the records up to one number tell."""
+
+    number: int = 0
+    approved: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)  # by job and digest
+    left: dict[str, set[str]] = field(default_factory=dict)  # jobs by digest
+    answered: set[tuple[str, str]] = field(default_factory=set)  # trials, by job and digest
+    times: dict[str, dict[int, str]] = field(default_factory=dict)  # when each kind has left, by number of the record
+    marks: dict[str, Mark] = field(default_factory=dict)
 
 
 class Audit:
@@ -61,14 +77,12 @@ class Audit:
     1 records in order
     """
 
-    def __init__(self, store: Store | str | Path, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        self._store = FileStore(store, former=FORMER) if isinstance(store, (str, Path)) else store
+    def __init__(
+        self, store: SealedLogs | str | Path, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
+        self._store = FileLogs(store, SITE) if isinstance(store, (str, Path)) else store
         self._clock = clock
-        self._number = 0
-        self._approved: dict[tuple[str, str], dict[str, Any]] = {}
-        self._left: dict[str, set[str]] = {}  # jobs by digest
-        self._times: dict[str, dict[int, str]] = {}  # when messages of each kind have left, by number of the record
-        self.marks: dict[str, Mark] = {}  # how far each ledger had come when it was last written down
+        self._known, self._in_turn = _Known(), False
         try:
             self.refresh()
         except BaseException:
@@ -88,31 +102,60 @@ class Audit:
         self._note(record)
         return record
 
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """While inside, no other process writes: what is counted and what is written because of it are one."""
+        number = self._known.number
+        try:
+            with self._store.turn():
+                self.refresh()
+                number, self._in_turn = self._known.number, True
+                yield
+        except BaseException:
+            if self._known.number != number:  # what was noted is not on the disk
+                self._known = _Known()
+            raise
+        finally:
+            self._in_turn = False
+
     def approved(self, job: str, digest: str) -> dict[str, Any] | None:
         """The record that approved these bytes (their SHA-256) for that job, by any process; None if there is none."""
-        if (job, digest) not in self._approved:
+        if (job, digest) not in self._known.approved:
             self.refresh()
-        return self._approved.get((job, digest))
+        return self._known.approved.get((job, digest))
 
     def has_left(self, digest: str, job: str | None = None) -> bool:
         """Whether these bytes (their SHA-256) have left, under that job or any, as far as any process has written."""
-        if digest not in self._left:
+        if digest not in self._known.left:
             self.refresh()
-        jobs = self._left.get(digest, set())
+        jobs = self._known.left.get(digest, set())
         return bool(jobs) if job is None else job in jobs
 
     def left_since(self, kind: str, age: timedelta) -> int:
         """How many messages of a kind have left within the time before now; older ones are not asked about again."""
         self.refresh()
         since = (self._clock() - age).isoformat(timespec="milliseconds")
-        recent = {number: time for number, time in self._times.get(kind, {}).items() if time > since}
-        self._times[kind] = recent
+        recent = {number: time for number, time in self._known.times.get(kind, {}).items() if time > since}
+        self._known.times[kind] = recent
         return len(recent)
 
+    def has_answered(self, trial: str, job: str) -> bool:
+        """Whether that message of the coordinator (its SHA-256) has been answered under that job."""
+        if (job, trial) not in self._known.answered:
+            self.refresh()
+        return (job, trial) in self._known.answered
+
+    @property
+    def marks(self) -> Mapping[str, Mark]:
+        """How far each ledger had come when it was last written down, as far as this was refreshed."""
+        return self._known.marks
+
     def refresh(self) -> None:
-        """Take in what other processes have written."""
-        for row in self._store.rows(LOG, self._number):
-            self._number = row.number
+        """Take in what other processes have written; in a turn there is nothing."""
+        if self._in_turn:
+            return
+        for row in self._store.rows(LOG, self._known.number):
+            self._known.number = row.number
             self._note(_record(row))
 
     def records(self) -> Iterator[dict[str, Any]]:
@@ -132,13 +175,15 @@ class Audit:
     def _note(self, record: dict[str, Any]) -> None:
         job, digest = str(record.get("job")), str(record.get("sha256"))
         if record["event"] == "approved":
-            self._approved[job, digest] = record
+            self._known.approved[job, digest] = record
         elif record["event"] == "left":
-            self._left.setdefault(digest, set()).add(job)
-            self._times.setdefault(str(record.get("kind")), {})[int(record["number"])] = str(record["time"])
+            self._known.left.setdefault(digest, set()).add(job)
+            if "trial" in record:
+                self._known.answered.add((job, str(record["trial"])))
+            self._known.times.setdefault(str(record.get("kind")), {})[int(record["number"])] = str(record["time"])
         if record.get("mark") is not None:
             mark = Mark(*record["mark"])
-            self.marks[mark.ledger] = mark
+            self._known.marks[mark.ledger] = mark
 
 
 def verify(path: str | Path) -> Checked:
@@ -153,7 +198,7 @@ def verify(path: str | Path) -> Checked:
         raise StorageError(f"the audit log {str(path)!r} cannot be read: there is none.")
     good = 0
     try:
-        with FileStore(path) as store:
+        with FileLogs(path, SITE, make=False) as store:
             for row in store.rows(LOG):
                 good = row.number
     except StorageError as error:

@@ -28,16 +28,16 @@ _NUMBERS = "/numbers"  # no path of an array of a state
 State = TypeVar("State", UnitState, ServerState)
 
 
-def is_due(size: int, snapshot: int) -> bool:
-    """Whether a log of ``size`` bytes that began with a snapshot of ``snapshot`` bytes is to begin anew.
+def is_due(size: int, before: int) -> bool:
+    """Whether a log of ``size`` bytes that began with a snapshot of ``before`` bytes is to begin anew.
 
     >>> is_due(LEAST, 0), is_due(LEAST + 1, 0), is_due(10 * LEAST, 10 * LEAST)
     (False, True, False)
     """
-    return size > LEAST + (1 + SPARSE) * snapshot
+    return size > LEAST + (1 + SPARSE) * before
 
 
-def kept(state: UnitState | ServerState, numbers: Array) -> tuple[dict[str, Any], list[bytes]]:
+def snapshot(state: UnitState | ServerState, numbers: Array) -> tuple[dict[str, Any], list[bytes]]:
     """All of a state but what its machine is given at the beginning, and the numbers that a session remembers."""
     described, arrays = describe(state, _KINDS, finite=False, only=_names(state))
     arrays[_NUMBERS] = numbers

@@ -24,11 +24,11 @@ from counterflow.federation import checkpoint
 from counterflow.federation.job import Job
 from counterflow.federation.parts import CoordinatorResult
 from counterflow.federation.policy import SENT_BY_UNITS
-from counterflow.federation.store import Entry, Store
 from counterflow.federation.turns import LOG, Outgoing, Session, blaming, checked_sequence, strange
 from counterflow.fits.engine import Traffic
 from counterflow.protocol import Message, decode, encode
 from counterflow.protocol.codec import SIZE_LIMIT
+from counterflow.sealed_log import Entry, SealedLogs
 from counterflow.threads import one_blas_thread
 
 
@@ -39,7 +39,7 @@ class CoordinatorSession(Session):
     which messages the plant has taken in. Everything may be repeated at any time.
     """
 
-    def __init__(self, store: Store, job: Job, largest_bytes: int, state: ServerState) -> None:
+    def __init__(self, store: SealedLogs, job: Job, largest_bytes: int, state: ServerState) -> None:
         """Not for users: see ``open``."""
         super().__init__(store, job)
         self._largest, self._state = largest_bytes, state
@@ -233,7 +233,7 @@ class CoordinatorSession(Session):
         """Put a snapshot in the place of all that stands in the store."""
         records = self._records
         numbers = [[r.server_loss, r.residual_loss, r.disentanglement, r.gradient, *r.delta_d] for r in records]
-        state, pieces = checkpoint.kept(self._state, np.array(numbers, np.float64))
+        state, pieces = checkpoint.snapshot(self._state, np.array(numbers, np.float64))
         pending = self.outgoing()
         table = {
             "received": self._received,

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import importlib
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 from counterflow.federation.job import Job
+from counterflow.federation.sites.certificates import Participant
 from counterflow.federation.sites.site import CoordinatorSite
 
 DEFAULT = "counterflow.federation.flare.engine"
@@ -50,6 +51,26 @@ class Engine(Protocol):
 
     def require(self) -> None:
         """Raise an OptionError unless the engine is installed."""
+
+    def establish(
+        self, folder: Path, name: str, host: str, port: int, parties: Mapping[Path, Participant]
+    ) -> tuple[str, dict[str, Path]]:
+        """Found a federation and admit the coordinator's own participants: the authority's fingerprint, {who: kit}."""
+
+    def found_again(self, folder: Path, name: str) -> None:
+        """Another authority of the same federation, in ``folder / name``."""
+
+    def request(self, folder: Path, federation: str, who: Participant) -> Path:
+        """Make a private key in ``folder``, and a request for a certificate that is sent to the coordinator."""
+
+    def requested(self, request: Path) -> Participant:
+        """Who asks for a certificate, as the request says."""
+
+    def approve(self, folder: Path, requests: Mapping[Path, Participant]) -> dict[str, Path]:
+        """Sign requests, each of whom the coordinator means to admit: {who: the file that goes back}."""
+
+    def assemble(self, folder: Path, signed: Path, expected_fingerprint: str, into: str = ...) -> Path:
+        """Join a signed certificate with the key in ``folder``: a kit, if it is of that authority."""
 
     def prepare(self, kit: Path, home: Path, unit: str = "", members: Path | None = None) -> None:
         """Write the local policy of a kit, replacing what is there: at first, and again before every start."""

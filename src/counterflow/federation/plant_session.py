@@ -25,10 +25,11 @@ from counterflow.exchange.method import UnitState, unit_step
 from counterflow.federation import checkpoint
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
-from counterflow.federation.store import Entry, Store
+from counterflow.federation.refusal import Numbered
 from counterflow.federation.turns import LOG, Outgoing, Session, blaming, checked_sequence, first_difference, strange
 from counterflow.privacy.clipping import AddedNoise
 from counterflow.protocol import Message, StateGradients, encode
+from counterflow.sealed_log import Entry, SealedLogs
 from counterflow.threads import one_blas_thread
 
 
@@ -43,19 +44,23 @@ class _Turn(NamedTuple):
 class PlantSession(Session):
     """One job at one plant; made by ``open``, for the first time as after a crash."""
 
-    def __init__(self, store: Store, unit: str, job: Job, state: UnitState, guard: Guard) -> None:
+    def __init__(
+        self, store: SealedLogs, unit: str, job: Job, state: UnitState, guard: Guard,
+        keep: Callable[[PlantSession], None] | None,
+    ) -> None:  # fmt: skip
         """Not for users: see ``open``."""
         super().__init__(store, job)
-        self._guard, self.unit, self._state = guard, unit, state
-        self._own = checkpoint.fingerprint(state)
+        self.guard, self.unit, self._state = guard, unit, state
+        self._own, self._keep = checkpoint.fingerprint(state), keep
         self._turns: dict[int, _Turn] = {}  # the last ones, by the number of the message that came
         self._due = self._sent = 0
         self._losses: dict[int, float] = {}
 
     @classmethod
     def open(
-        cls, folder: str | Path, unit: str, job: Job, client_state_factory: Callable[[], UnitState], guard: Guard
-    ) -> PlantSession:
+        cls, folder: str | Path, unit: str, job: Job, client_state_factory: Callable[[], UnitState], guard: Guard,
+        keep: Callable[[PlantSession], None] | None = None,
+    ) -> PlantSession:  # fmt: skip
         """Open the job in ``folder``, which is this job's and this unit's alone, and go on where it was.
 
         Parameters
@@ -63,6 +68,7 @@ class PlantSession(Session):
         client_state_factory : makes the unit's state machine at its beginning, such as ``lambda: unit_machine(job,
             own)``. After a crash it must be made of the same log and model: that is checked.
         guard : of this unit and job.
+        keep : takes the finished session, to keep what was learned.
 
         Raises
         ------
@@ -75,7 +81,7 @@ class PlantSession(Session):
             state = client_state_factory()
         if state.unit != unit:
             raise OptionError(f"unit {unit!r}: the state machine is that of unit {state.unit!r}")
-        return cls(cls._store_in(folder), unit, job, state, guard)._replayed()
+        return cls(cls._store_in(folder), unit, job, state, guard, keep)._replayed()
 
     # ---- the conversation
 
@@ -90,22 +96,22 @@ class PlantSession(Session):
             if checked_sequence(sequence, place) < due:
                 return self._again(sequence, data)
             if sequence > due:
-                self._guard.refuse(
+                self.guard.refuse(
                     "incoming", data, ProtocolError(f"{place}: got message {sequence}, message {due} is due")
                 )
-            message = self._guard.incoming(data)
+            message = self.guard.incoming(data)
             try:
                 # gradients beyond all measure end in numbers that no message may hold
                 with one_blas_thread(), np.errstate(all="ignore"):
                     state, replies = unit_step(self._state, message)
             except ProtocolError as error:
-                self._guard.refuse("incoming", data, error)
+                self.guard.refuse("incoming", data, error)
             except np.linalg.LinAlgError as error:
                 raise DataError(
                     f"{place}: the numbers are beyond double precision ({error}); look for absurd values in its log, "
                     "and in what the coordinator sent"
                 ) from error
-            approved = [self._guard.outgoing(encode(reply), state.release) for reply in replies]
+            approved = [self.guard.outgoing(encode(reply), state.release) for reply in replies]
             table: dict[str, Any] = {"sequence": sequence, "first": self._sent, "release": _kept(state)}
             digests = [hashlib.sha256(piece).digest() for piece in (data, *approved)]
             self._store.append(LOG, Entry("turn", table, [data, *approved], digests))
@@ -129,8 +135,22 @@ class PlantSession(Session):
                     "what that was"
                 )
         except ProtocolError as error:
-            self._guard.refuse("incoming", data, error)
+            self.guard.refuse("incoming", data, error)
         return self._handed_out(turn.first, turn.replies)
+
+    def exchange(
+        self, arrived: Numbered, patience: float = 0.0, over: Callable[[], bool] = lambda: False
+    ) -> Numbered:
+        """Take in what the coordinator says; what this plant says in return, at once.
+
+        What was learned is kept before the coordinator hears that the job is over here.
+        """
+        with self._lock:
+            replies = [reply for sequence, data in arrived for reply in self.receive(sequence, data)]
+            if self.finished and self._keep is not None:
+                self._keep(self)
+                self._keep = None
+            return [(reply.sequence, reply.data) for reply in replies]
 
     # ---- where it stands
 
@@ -167,7 +187,8 @@ class PlantSession(Session):
 
     def _begin_anew(self) -> None:
         """Put a snapshot in the place of all turns that stand in the store."""
-        state, pieces = checkpoint.kept(self._state, np.array(list(self._losses.items()), np.float64).reshape(-1, 2))
+        losses = np.array(list(self._losses.items()), np.float64).reshape(-1, 2)
+        state, pieces = checkpoint.snapshot(self._state, losses)
         turns = [[number, turn.digest, turn.first, len(turn.replies)] for number, turn in self._turns.items()]
         replies = [reply for turn in self._turns.values() for reply in turn.replies]
         table = {"due": self._due, "sent": self._sent, "own": self._own, "turns": turns, "state": state}
@@ -175,7 +196,7 @@ class PlantSession(Session):
 
     def _handed_out(self, first: int, approved: list[bytes]) -> list[Outgoing]:
         """Replies that stand in the store, paid for and let out by the guard."""
-        return [Outgoing(self.unit, first + k, self._guard.leave(data)) for k, data in enumerate(approved)]
+        return [Outgoing(self.unit, first + k, self.guard.leave(data)) for k, data in enumerate(approved)]
 
     def _opening(self) -> dict[str, Any]:
         return {"unit": self.unit, "job": self.job.to_text()}
@@ -199,7 +220,7 @@ class PlantSession(Session):
                 raise strange(self._store.name)
             data, *approved = row.pieces
             try:
-                message = self._guard.incoming(data)
+                message = self.guard.incoming(data)
                 state, replies = unit_step(self._state, message)
             except CounterflowError as error:
                 raise self._changed(str(error)) from error
@@ -225,7 +246,7 @@ class PlantSession(Session):
             self._losses = {int(number): float(loss) for number, loss in losses}
 
     def _check_audited(self, replies: list[bytes]) -> None:
-        if not all(self._guard.approved(reply) for reply in replies):
+        if not all(self.guard.approved(reply) for reply in replies):
             raise StorageError(
                 f"{self._store.name} holds a message that has left the plant, and the audit log does not know of it: "
                 "restore the audit log from a backup that has every record."

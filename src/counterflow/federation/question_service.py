@@ -15,11 +15,13 @@ import numpy as np
 
 from counterflow.errors import CounterflowError, DataError, OptionError, ProtocolError, StorageError
 from counterflow.federation.audit import Audit
+from counterflow.federation.controller_terms import ControllerTerms
 from counterflow.federation.job import QUESTIONS, Job
 from counterflow.federation.policy import SENT_BY_UNITS, Policy
-from counterflow.federation.question_box import LARGEST, Numbered, refusal_of
+from counterflow.federation.question_box import LARGEST
 from counterflow.federation.question_gate import PER_MINUTE, QuestionGate, QuestionRate
-from counterflow.federation.reactions import MOST_STEPS, Carry, ControllerTerms, RemoteControllers, Rounds
+from counterflow.federation.refusal import Numbered, refusal_of
+from counterflow.federation.rounds import MOST_STEPS, Carry, RemoteControllers, Rounds
 from counterflow.files import make_folder
 from counterflow.plant.units import MANIPULATED
 from counterflow.protocol import Ask, Change, Message, Openings, Terms, decode, encode

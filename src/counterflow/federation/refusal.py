@@ -1,7 +1,8 @@
-"""Why a plant takes no part in a job, as far as others may know: a code of a closed list, and a line of its policy.
+"""A no on its way to another machine: of a plant to a job, and of either side to a question.
 
-The plant's own words may quote a measurement, and stay in its audit log. What leaves is a ``Refusal``; the coordinator
-makes the sentence, with what it knows of the job.
+A plant's own words may quote a measurement, and stay in its audit log. Why it takes no part in a job leaves it as a
+``Refusal``: a code of a closed list, and a line of its policy. The coordinator makes the sentence, with what it knows
+of the job.
 """
 
 from __future__ import annotations
@@ -13,6 +14,11 @@ from types import MappingProxyType
 
 from counterflow.errors import CounterflowError, ProtocolError
 from counterflow.federation.job import Job
+from counterflow.printable import shown
+from counterflow.protocol import Refused
+from counterflow.protocol.questions import NOTE_LIMIT, REFUSALS
+
+Numbered = list[tuple[int, bytes]]  # messages, each with the number of the question or turn that it belongs to
 
 # what is wrong, and what would change that; codes with a dot are tables and keys of the plant's policy
 REASONS: Mapping[str, str] = MappingProxyType(
@@ -104,3 +110,15 @@ class Refusal:
         place = f" (line {self.line} of its policy.toml)" if self.line else ""
         again = f"; again in {self.seconds} s" if self.seconds else ""
         return f"unit {unit!r} refused by {self.code}{place}: {why}{again}"
+
+
+def refusal_of(unit: str, error: CounterflowError) -> Refused:
+    """An error as a message: its class by name, if it is one that may cross, its code and its text.
+
+    >>> from counterflow.errors import OptionError
+    >>> refusal_of("boiler", OptionError("horizon must be ...")).error
+    'OptionError'
+    """
+    name = type(error).__name__
+    kind = name if name in REFUSALS else "CounterflowError"
+    return Refused(unit, kind, error.code, shown(str(error) or name, NOTE_LIMIT))

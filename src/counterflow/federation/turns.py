@@ -13,15 +13,20 @@ import numpy as np
 
 from counterflow.errors import ProtocolError, StorageError
 from counterflow.federation import checkpoint
-from counterflow.federation.file_store import FileStore
 from counterflow.federation.job import Job
-from counterflow.federation.store import Entry, Store
 from counterflow.protocol import Message, decode
+from counterflow.sealed_log import DatabaseSchema, Entry, FileLogs, SealedLogs
 from counterflow.threads import one_blas_thread
 
 LOG = "turns"
 FILE = "session.db"
-FORMER = ("coordinator.journal", "plant.journal")  # where 0.1 kept a session
+SESSION = DatabaseSchema(
+    "store", 0x4346_5354, 2, {LOG: False},  # "CFST"
+    restore="Find out how; then restore it from a backup with all files beside it, or start the job again",
+    give="give the folder of a site of Counterflow",
+    upgrade="use the version that made it, or finish the job there and start it again here",
+    former=("coordinator.journal", "plant.journal"),
+)  # fmt: skip
 _SAME = 1e-6  # relative: rounding may differ from machine to machine, logs and models differ by more
 
 
@@ -36,14 +41,14 @@ class Outgoing(NamedTuple):
 class Session(ABC):
     """What both sessions share: a store of their own, opened and closed; a context manager."""
 
-    def __init__(self, store: Store, job: Job) -> None:
+    def __init__(self, store: SealedLogs, job: Job) -> None:
         self._store, self.job = store, job
         self._snapshot = 0  # bytes that the log had when it last began anew
         self._lock = threading.RLock()
 
     @staticmethod
-    def _store_in(folder: str | Path) -> Store:
-        return FileStore(Path(folder) / FILE, alone=True, former=FORMER)
+    def _store_in(folder: str | Path) -> SealedLogs:
+        return FileLogs(Path(folder) / FILE, SESSION, alone=True)
 
     def _replayed(self) -> Self:
         """Where it stopped."""

@@ -16,7 +16,7 @@ _NEGATIVE = 1e-9  # most negative eigenvalue accepted, relative to the largest, 
 
 @dataclass(frozen=True)
 class Problem:
-    """Checked arrays of one filtering problem; `C` is (D, P) or (T+1, D, P), `R` (D, D), (T+1, D, D) or (T+1, D)."""
+    """Checked arrays of one filtering problem; `C` is (D, P) or (T+1, D, P)."""
 
     y: FloatArray
     u: FloatArray
@@ -148,42 +148,4 @@ def as_problem(y: Any, u: Any, A: Any, B: Any, C: Any, Q: Any, R: Any) -> Proble
         raise DataError(f"y must have at least one row; got shape {y.shape}")
     u = as_shaped("u", u, (rows, B.shape[1]), DataError, finite=False)
     require_finite("u", u[:-1], DataError)
-    return Problem(y, u, A, B, C, Q, _as_any_noise(R, rows, D))
-
-
-def _as_any_noise(value: Any, rows: int, D: int) -> FloatArray:
-    R = as_floats("R", value)
-    if R.shape == (D, D):
-        return as_noise("R", R, D)
-    if R.shape == (rows, D):
-        require_finite("R", R, ModelError)
-        if (R <= 0).any():
-            place = tuple(int(i) for i in np.argwhere(R <= 0)[0])
-            raise ModelError(f"R must hold positive variances; entry {place} is {R[place]:g}")
-        return R
-    if R.shape == (rows, D, D):
-        require_finite("R", R, ModelError)
-        return _as_noise_rows(R)
-    raise ModelError(
-        f"R must have shape ({D}, {D}), or ({rows}, {D}) for variances or ({rows}, {D}, {D}) for covariances "
-        f"that change from row to row; got {R.shape}"
-    )
-
-
-def _as_noise_rows(R: FloatArray) -> FloatArray:
-    diagonal = np.diagonal(R, axis1=1, axis2=2)
-    if (diagonal <= 0).any():
-        row, channel = (int(i) for i in np.argwhere(diagonal <= 0)[0])
-        raise ModelError(f"R must be positive definite; R[{row}] has variance {diagonal[row, channel]:g} at {channel}")
-    scale = np.sqrt(diagonal)
-    scaled = R / scale[:, None, :] / scale[:, :, None]
-    asymmetry = np.abs(scaled - scaled.transpose(0, 2, 1)).max(axis=(1, 2))
-    if asymmetry.max() > _ASYMMETRY:
-        raise ModelError(f"R must be symmetric; R[{int(asymmetry.argmax())}] is not")
-    smallest = np.linalg.eigvalsh((scaled + scaled.transpose(0, 2, 1)) / 2)[:, 0]
-    if smallest.min() < 4 * R.shape[1] * np.finfo(float).eps:
-        raise ModelError(
-            f"R must be positive definite; R[{int(smallest.argmin())}] is not (smallest eigenvalue, scaled to a "
-            f"unit diagonal: {smallest.min():.3g})"
-        )
-    return (R + R.transpose(0, 2, 1)) / 2
+    return Problem(y, u, A, B, C, Q, as_noise("R", R, D))

@@ -19,9 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
+from counterflow.errors import DataError
 from counterflow.filtering.products import triangular_solve
 
 BoolArray = NDArray[np.bool_]
+_LONG = 1000  # rows alike that are worth settling for; fewer are filtered faster as rows that differ
 _RARE = 8  # a pattern of missing channels seen in fewer rows is not worth a compression of its own
 
 
@@ -130,7 +132,7 @@ def compress_by_presence(y: FloatArray, C: FloatArray, R: FloatArray) -> Compres
 
 @dataclass(frozen=True)
 class CompressedRows:
-    """Rows that each have their own noise or missing channels, compressed one by one.
+    """Rows that each have their own C or missing channels, compressed one by one.
 
     Attributes
     ----------
@@ -151,10 +153,8 @@ class CompressedRows:
     count: NDArray[np.int_]
 
 
-def compress_rows(
-    y: FloatArray, measured: BoolArray, C: FloatArray, R: FloatArray, *, variances: bool
-) -> CompressedRows:
-    """Compress rows that share neither noise nor missing channels.
+def compress_rows(y: FloatArray, measured: BoolArray, C: FloatArray, R: FloatArray) -> CompressedRows:
+    """Compress rows that do not have the same channels, or do not see the state alike.
 
     Parameters
     ----------
@@ -162,28 +162,26 @@ def compress_rows(
         Anything where not measured.
     measured : (n, D) bool array
     C : (D, P) or (n, D, P) array
-    R : (D, D) or (n, D, D) array, or (n, D) array
-        Covariance of all rows or of each row; if `variances`, the variances of each row.
-    variances : bool
+    R : (D, D) array
     """
     n, D = y.shape
     P = C.shape[-1]
     count = measured.sum(axis=1)
-    if D <= P and R.shape == (D, D) and np.array_equal(R, np.eye(D)):  # they are compressed already
+    if D <= P and np.array_equal(R, np.eye(D)):  # they are compressed already
         observation = np.where(measured[:, :, None], C, 0.0)
         return CompressedRows(observation, np.where(measured, y, 0.0), np.zeros(n), count)
     kept = min(D, P)
     out = CompressedRows(np.zeros((n, kept, P)), np.zeros((n, kept)), np.zeros(n), count)
     rare = np.ones(n, bool)
-    if C.ndim == 2 and R.shape == (D, D) and not variances:
+    if C.ndim == 2:
         for rows in _alike(measured):
             if len(rows) >= _RARE:
                 rare[rows] = False
                 _all_at_once(out, rows, y, np.flatnonzero(measured[rows[0]]), C, R)
     each = np.flatnonzero(rare)
     if len(each):
-        C, R = (C if C.ndim == 2 else C[each]), (R if R.shape == (D, D) and not variances else R[each])
-        _one_by_one(out, each, np.where(measured, y, 0.0)[each], measured[each], C, R, variances)
+        C = C if C.ndim == 2 else C[each]
+        _one_by_one(out, each, np.where(measured, y, 0.0)[each], measured[each], C, R)
     return out
 
 
@@ -208,9 +206,8 @@ def _all_at_once(
 
 
 def _one_by_one(
-    out: CompressedRows, rows: NDArray[np.intp], y: FloatArray, measured: BoolArray, C: FloatArray, R: FloatArray,
-    variances: bool,
-) -> None:  # fmt: skip
+    out: CompressedRows, rows: NDArray[np.intp], y: FloatArray, measured: BoolArray, C: FloatArray, R: FloatArray
+) -> None:
     """Compress rows that have nothing in common.
 
     The triangular factor of the whitened [C | y] holds C~, s and the length of the rest side by side, so one QR
@@ -220,12 +217,7 @@ def _one_by_one(
     white = np.empty((n, D, P + 1))
     white[:, :, :P] = np.where(measured[:, :, None], C, 0.0)
     white[:, :, P] = y
-    if variances:
-        deviation = np.sqrt(R)
-        white /= deviation[:, :, None]
-        log_scale = np.where(measured, np.log(deviation), 0.0).sum(axis=1)
-    else:
-        log_scale = _whiten(white, measured, R)
+    log_scale = _whiten(white, measured, R)
     triangle: FloatArray = np.asarray(np.linalg.qr(white, mode="r"), dtype=np.float64)
     kept = min(D, P)
     out.observation[rows] = triangle[:, :kept, :P]
@@ -248,3 +240,52 @@ def _whiten(rows: FloatArray, measured: BoolArray, R: FloatArray) -> FloatArray:
         rows[k] = triangular_solve(L[k], rows[k])
     logarithms: FloatArray = np.log(np.einsum("nii->ni", L)).sum(axis=1)
     return logarithms
+
+
+# ---- which rows can be filtered alike
+
+
+class Stretch(NamedTuple):
+    """Rows ``start`` to ``stop - 1``.
+
+    `measured` tells which of the D channels all of them have; None if the rows differ.
+    """
+
+    start: int
+    stop: int
+    measured: BoolArray | None
+
+
+def stretches(y: FloatArray, C: FloatArray) -> list[Stretch]:
+    """Cut `y` (T+1, D), where NaN is missing, into stretches; refuse infinities.
+
+    `C` is (D, P), or (T+1, D, P) if each row has its own.
+
+    Examples
+    --------
+    >>> y = np.ones((3000, 1))
+    >>> y[1200:2900:2] = np.nan
+    >>> [(part.start, part.stop, part.measured is None) for part in stretches(y, np.eye(1))]
+    [(0, 1200, False), (1200, 3000, True)]
+    """
+    measured = np.isfinite(y)
+    infinite = np.argwhere(np.isinf(y))
+    if len(infinite):
+        row, channel = (int(i) for i in infinite[0])
+        raise DataError(f"y[{row}, {channel}] is infinite; a missing measurement is marked with NaN")
+    differs = (measured[1:] != measured[:-1]).any(axis=1)
+    if C.ndim == 3:
+        differs |= (C[1:] != C[:-1]).any(axis=(1, 2))
+    edges = np.flatnonzero(differs) + 1
+    starts, stops = np.concatenate([[0], edges]), np.concatenate([edges, [len(y)]])
+    alike = stops - starts >= min(_LONG, len(y))
+    out: list[Stretch] = []
+    at = 0
+    for start, stop in zip(starts[alike].tolist(), stops[alike].tolist(), strict=True):
+        if at < start:
+            out.append(Stretch(at, start, None))
+        out.append(Stretch(start, stop, measured[start]))
+        at = stop
+    if at < len(y):
+        out.append(Stretch(at, len(y), None))
+    return out

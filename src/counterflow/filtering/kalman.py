@@ -20,22 +20,27 @@ from numpy.typing import NDArray
 from counterflow.arrays import FloatArray
 from counterflow.errors import DataError, ModelError
 from counterflow.filtering.checks import Problem, all_finite, as_covariance, as_problem, as_shaped
-from counterflow.filtering.compression import CompressedRows, Compression, compress, compress_rows
-from counterflow.filtering.initial import default_covariance
-from counterflow.filtering.patterns import Stretch, stretches
-from counterflow.filtering.products import product, triangular_solve
-from counterflow.filtering.results import FilterResult, Run, expand, filtered_covariances, freeze
-from counterflow.filtering.time_varying import Rows, predicted_covariances, recurrence
-from counterflow.filtering.update import (
+from counterflow.filtering.compression import (
+    CompressedRows,
+    Compression,
+    Stretch,
+    compress,
+    compress_rows,
+    stretches,
+)
+from counterflow.filtering.covariances import (
     NOT_POSITIVE,
-    TO_ROUNDING,
     Convergence,
     Update,
     closed_loop,
+    default_covariance,
     predict,
     spectral_radius,
     update,
 )  # fmt: skip
+from counterflow.filtering.products import product, triangular_solve
+from counterflow.filtering.results import FilterResult, Run, freeze
+from counterflow.filtering.time_varying import Rows, predicted_covariances, recurrence
 from counterflow.recurrence import linear_recurrence
 
 _STEPS = 128  # rows compressed at a time while the covariance is still moving
@@ -48,8 +53,7 @@ _LOG_2PI = math.log(2 * math.pi)
 
 def kalman_filter(
     y: FloatArray, u: FloatArray, A: FloatArray, B: FloatArray, C: FloatArray, Q: FloatArray, R: FloatArray, *,
-    initial_mean: FloatArray | None = None, initial_covariance: FloatArray | None = None, covariances: bool = False,
-    settled: float = TO_ROUNDING,
+    initial_mean: FloatArray | None = None, initial_covariance: FloatArray | None = None,
 ) -> FilterResult:  # fmt: skip
     """Estimate the state in every row from the measurements up to that row.
 
@@ -65,9 +69,8 @@ def kalman_filter(
         Of all rows, or of each.
     Q : (P, P) array
         Covariance of the process noise; may be singular.
-    R : (D, D), (T+1, D, D) or (T+1, D) array
-        Covariance of the measurement noise, of all rows or of each; the last form holds variances. A (D, D) array is
-        always one covariance for all rows.
+    R : (D, D) array
+        Covariance of the measurement noise.
     initial_mean : (P,) array, optional
         Mean of h[0] before y[0] is seen. Zeros if not given.
     initial_covariance : (P, P) array, optional
@@ -75,11 +78,6 @@ def kalman_filter(
         on or outside the unit circle (integrators) get a vague one: 10^6 times the covariance with which P noise-free
         steps of measurements determine them, plus their process noise. It is wide compared with the noise, not with
         the data: give `initial_mean` if such a state is more than a few hundred standard deviations from zero.
-    covariances : bool
-        Whether to return (T+1, P, P) covariances as well.
-    settled : float
-        Relative error of a covariance that is taken to have settled. The default is rounding; where many passes are
-        made over records with slow modes or many gaps, more of it saves much time.
 
     Raises
     ------
@@ -96,70 +94,35 @@ def kalman_filter(
     >>> result = kalman_filter(y, np.ones((3, 1)), np.eye(1), np.eye(1), np.ones((2, 1)), 0.01 * np.eye(1), np.eye(2))
     >>> result.filtered.round(3).ravel().tolist()
     [1.0, 2.0, 3.0]
-    >>> result.initialisation
-    'vague'
     """
     problem = as_problem(y, u, A, B, C, Q, R)
-    filter_ = _Filter(problem, initial_mean, initial_covariance, keep=True, settled=settled)
+    filter_ = _Filter(problem, initial_mean, initial_covariance)
     filter_.run()
-    runs = tuple(filter_.runs)
     return FilterResult(
         predicted=freeze(filter_.predicted), filtered=freeze(filter_.filtered), log_likelihood=filter_.log_likelihood,
-        shared_innovations=freeze(filter_.innovations), initialisation=filter_.initialisation,
-        steady_from=filter_.steady_from,
-        predicted_covariance=freeze(expand(runs, lambda run: run.predicted)) if covariances else None,
-        filtered_covariance=freeze(expand(runs, filtered_covariances)) if covariances else None, runs=runs,
+        shared_innovations=freeze(filter_.innovations), runs=tuple(filter_.runs),
     )  # fmt: skip
-
-
-def log_likelihood(
-    y: FloatArray, u: FloatArray, A: FloatArray, B: FloatArray, C: FloatArray, Q: FloatArray, R: FloatArray, *,
-    initial_mean: FloatArray | None = None, initial_covariance: FloatArray | None = None,
-) -> float:  # fmt: skip
-    """Log-likelihood of every measured number; the arguments are those of `kalman_filter`.
-
-    Keeps nothing of length T.
-
-    Examples
-    --------
-    >>> one = np.eye(1)
-    >>> round(log_likelihood(np.zeros((1, 1)), np.zeros((1, 0)), 0 * one, np.zeros((1, 0)), one, one, one), 4)
-    -1.2655
-    """
-    problem = as_problem(y, u, A, B, C, Q, R)
-    filter_ = _Filter(problem, initial_mean, initial_covariance, keep=False)
-    filter_.run()
-    return filter_.log_likelihood
 
 
 class _Filter:
     """One pass over a record; holds the prediction of the row to come and what has been kept of the rows before."""
 
-    def __init__(
-        self, problem: Problem, mean: Any, covariance: Any, *, keep: bool, settled: float = TO_ROUNDING
-    ) -> None:
-        self.problem, self.settled = problem, settled
+    def __init__(self, problem: Problem, mean: Any, covariance: Any) -> None:
+        self.problem = problem
         self.rows, D = problem.y.shape
         P = len(problem.A)
         self.complete = all_finite(problem.y)
-        self.row_noise = problem.R.shape != (D, D)
-        self.full = None if self.row_noise or problem.C.ndim == 3 else compress(problem.C, problem.R)
-        given_mean = np.zeros(P) if mean is None else as_shaped("initial_mean", mean, (P,))
-        given = None if covariance is None else as_covariance("initial_covariance", covariance, P)
-        if given is not None:
-            self.initialisation, self.covariance = "given", given
+        self.full = None if problem.C.ndim == 3 else compress(problem.C, problem.R)
+        self.mean = np.zeros(P) if mean is None else as_shaped("initial_mean", mean, (P,)).copy()
+        if covariance is not None:
+            self.covariance = as_covariance("initial_covariance", covariance, P)
         else:
             seen = self.full.observation if self.full else _typical_observation(problem)
-            self.initialisation, self.covariance = default_covariance(problem.A, problem.Q, seen)
-        self.mean = given_mean.copy()
-        self.keep = keep
+            self.covariance = default_covariance(problem.A, problem.Q, seen)[1]
         width = min(D, P) if self.full is None or not self.complete else len(self.full.observation)
-        kept = self.rows if keep else 0
-        self.predicted = np.empty((kept, P))
-        self.filtered = np.empty((kept, P))
-        self.innovations = np.empty((kept, width)) if self.complete and self.full else np.zeros((kept, width))
+        self.predicted, self.filtered = np.empty((self.rows, P)), np.empty((self.rows, P))
+        self.innovations = np.empty((self.rows, width)) if self.complete and self.full else np.zeros((self.rows, width))
         self.runs: list[Run | Rows] = []
-        self.steady_from: int | None = None
         self.log_likelihood = 0.0
         self.buffer = np.empty(0)
 
@@ -169,8 +132,7 @@ class _Filter:
                 self._constant(Stretch(0, self.rows, None), self.full)
             else:
                 self._patterned()
-        final = self.filtered[-1] if self.keep else self.mean
-        if not (math.isfinite(self.log_likelihood) and np.isfinite(final).all()):
+        if not (math.isfinite(self.log_likelihood) and np.isfinite(self.filtered[-1]).all()):
             raise DataError(
                 "the estimates overflow: y, u or initial_mean is too large for double precision, "
                 "or the filter has no gain on an unstable state (Q and initial_covariance both zero there)"
@@ -179,7 +141,7 @@ class _Filter:
     def _patterned(self) -> None:
         problem = self.problem
         cache: dict[bytes, Compression] = {}
-        for stretch in stretches(problem.y, problem.C, all_rows_differ=self.row_noise):
+        for stretch in stretches(problem.y, problem.C):
             if stretch.measured is None:
                 self._each(stretch)
                 continue
@@ -195,16 +157,15 @@ class _Filter:
                     cache[key] = compress(C[chosen], problem.R[np.ix_(chosen, chosen)])
             self._constant(stretch, cache[key])
 
-    # Rows that differ in noise, in missing channels or in how they see the state ------------------------------------
+    # Rows that differ in missing channels or in how they see the state -----------------------------------------------
 
     def _each(self, stretch: Stretch) -> None:
         problem = self.problem
         for first in range(stretch.start, stretch.stop, _CHUNK):
             last = min(first + _CHUNK, stretch.stop)
             y = problem.y[first:last]
-            R = problem.R[first:last] if self.row_noise else problem.R
             C = problem.C[first:last] if problem.C.ndim == 3 else problem.C
-            rows = compress_rows(y, ~np.isnan(y), C, R, variances=self.row_noise and problem.R.ndim == 2)
+            rows = compress_rows(y, ~np.isnan(y), C, problem.R)
             self.log_likelihood += float(rows.constant.sum()) - 0.5 * _LOG_2PI * int(rows.count.sum())
             (self._march if last - first > _FEW else self._singly)(first, last, rows)
 
@@ -232,12 +193,9 @@ class _Filter:
         white = s - _times(C, x)  # S^-1 of the residual
         self.log_likelihood -= 0.5 * float(np.einsum("ij,ij->", residual, white))
         self.log_likelihood -= float(np.log(np.einsum("nii->ni", factor)).sum())
-        if self.keep:
-            self.predicted[first:last], self.filtered[first:last] = p, x
-            self.runs.append(Rows(first, last, X, filtered, C, factor, residual, slope, blocks))
+        self.predicted[first:last], self.filtered[first:last] = p, x
+        self.runs.append(Rows(first, last, X, filtered, C, factor, residual, slope, blocks))
         self.covariance = predict(filtered, A, Q)
-        if last == self.rows:
-            self.mean = x[-1]
 
     # Rows that share both ------------------------------------------------------------------------------------------
 
@@ -253,7 +211,7 @@ class _Filter:
         """Step until the covariance has settled; return the first row not done."""
         A = self.problem.A
         observation = compression.observation
-        convergence = Convergence(self.settled)
+        convergence = Convergence()
         t = stretch.start
         while t < stretch.stop:
             last = min(t + _STEPS, stretch.stop)
@@ -282,17 +240,13 @@ class _Filter:
             innovation = dtrtrs(change.factor, values - observation @ self.mean, lower=1)[0]
             filtered = self.mean + change.gain @ innovation
             self.log_likelihood -= 0.5 * float(innovation @ innovation) + change.log_det
-        if self.keep:
-            self.predicted[t] = self.mean
-            self.filtered[t] = filtered
-            if r:
-                self.innovations[t, :r] = innovation
-            self.runs.append(Run(t, t + 1, self.covariance, change.filtered, observation, change.score))
+        self.predicted[t], self.filtered[t] = self.mean, filtered
+        if r:
+            self.innovations[t, :r] = innovation
+        self.runs.append(Run(t, t + 1, self.covariance, change.filtered, observation, change.score))
         if t + 1 < self.rows:
             self.mean = problem.A @ filtered + drive
             self.covariance = predict(change.filtered, problem.A, problem.Q)
-        else:
-            self.mean = filtered
 
     def _steady(self, start: int, stop: int, chosen: NDArray[np.intp] | None, compression: Compression) -> None:
         """Do rows `start` to `stop - 1` with the gain that belongs to the covariance reached."""
@@ -306,15 +260,11 @@ class _Filter:
         weights = np.ascontiguousarray(np.vstack([whiten, compression.rest]).T)  # (D, D): innovations' part, rest
         closed = closed_loop(A, change)
         into = gain @ A.T
-        if self.keep:
-            self.runs.append(Run(start, stop, self.covariance, change.filtered, compression.observation, change.score))
+        self.runs.append(Run(start, stop, self.covariance, change.filtered, compression.observation, change.score))
         for first in range(start, stop, _CHUNK):
             last = min(first + _CHUNK, stop)
             n = last - first
-            if self.keep:
-                p, x, i = self.predicted[first:last], self.filtered[first:last], self.innovations[first:last, :r]
-            else:
-                p, x, i = np.empty((n, len(A))), None, np.empty((n, r))
+            p, x, i = self.predicted[first:last], self.filtered[first:last], self.innovations[first:last, :r]
             self.log_likelihood -= 0.5 * self._whiten(first, last, chosen, weights, i) + n * change.log_det
             f = self._drive(first, last)
             f += product(i, into, self._buffer(n, len(A)))
@@ -322,13 +272,10 @@ class _Filter:
             p[0] = self.mean
             p[1:] = following[:-1]
             i -= product(p, score, out=f[:, :r])
-            if x is not None:
-                product(i, gain, out=x)
-                x += p
+            product(i, gain, out=x)
+            x += p
             self.log_likelihood -= 0.5 * float(np.einsum("ij,ij->", i, i))
-            self.mean = following[-1] if last < self.rows else p[-1] + i[-1] @ gain
-        if r and self.steady_from is None:
-            self.steady_from = start
+            self.mean = following[-1]
 
     def _whiten(
         self, first: int, last: int, chosen: NDArray[np.intp] | None, weights: FloatArray, out: FloatArray
@@ -370,11 +317,5 @@ def _times(stack: FloatArray, rows: FloatArray) -> FloatArray:
 
 def _typical_observation(problem: Problem) -> FloatArray:
     """One observation in place of many, for the scale of a vague initial covariance."""
-    R = problem.R
-    if R.ndim == 3 or R.shape != (R.shape[-1], R.shape[-1]):
-        mean: FloatArray = R.mean(axis=0)
-        R = np.diag(mean) if mean.ndim == 1 else mean
-    if problem.C.ndim == 2:
-        return compress(problem.C, R).observation
-    white = np.linalg.solve(np.linalg.cholesky(R), problem.C)
+    white = np.linalg.solve(np.linalg.cholesky(problem.R), problem.C)
     return np.asarray(np.linalg.qr(white.reshape(-1, white.shape[2]), mode="r")) / math.sqrt(len(white))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -38,24 +37,14 @@ class FilterResult:
         Of every measured number.
     shared_innovations : (T+1, r) array
         Innovations of the rows of each Run; of Rows, see ``innovations``.
-    initialisation : str
-        ``"given"``, ``"stationary"`` or ``"vague"``: where the initial covariance came from.
-    steady_from : int or None
-        First row from which a constant gain was used; None if the covariance never settled.
-    predicted_covariance, filtered_covariance : (T+1, P, P) array or None
-        Only if asked for.
     runs : tuple of Run and Rows
-        The same covariances without repetition; the smoother reads them.
+        The covariances, without repetition; the smoother reads them.
     """
 
     predicted: FloatArray
     filtered: FloatArray
     log_likelihood: float
     shared_innovations: FloatArray = field(repr=False)
-    initialisation: str
-    steady_from: int | None
-    predicted_covariance: FloatArray | None = field(repr=False)
-    filtered_covariance: FloatArray | None = field(repr=False)
     runs: tuple[Run | Rows, ...] = field(repr=False)
 
     @cached_property
@@ -106,37 +95,18 @@ class SmootherResult:
         E[h[t] | y[0..T]].
     covariance : (T+1, P, P) array or None
         Cov[h[t] | y[0..T]], if asked for.
-    lag_covariance : (T, P, P) array or None
-        Row t is Cov[h[t+1], h[t] | y[0..T]], if asked for.
     covariance_sum, lag_covariance_sum : (P, P) array or None
-        Their sums over all rows, if asked for; computed without keeping the rows.
+        Sums over all rows of it and of Cov[h[t+1], h[t] | y[0..T]], if asked for; computed without keeping the rows.
     first_covariance, last_covariance : (P, P) array or None
         Rows 0 and T of `covariance`, whenever covariances or sums were asked for.
     """
 
     smoothed: FloatArray
     covariance: FloatArray | None = field(default=None, repr=False)
-    lag_covariance: FloatArray | None = field(default=None, repr=False)
     covariance_sum: FloatArray | None = field(default=None, repr=False)
     lag_covariance_sum: FloatArray | None = field(default=None, repr=False)
     first_covariance: FloatArray | None = field(default=None, repr=False)
     last_covariance: FloatArray | None = field(default=None, repr=False)
-
-
-def expand(runs: Sequence[Run | Rows], of: Callable[[Run | Rows], FloatArray]) -> FloatArray:
-    """Repeat one matrix of each run over its rows: (T+1, P, P)."""
-    rows = np.empty((runs[-1].stop, *of(runs[0]).shape[-2:]))
-    for run in runs:
-        rows[run.start : run.stop] = of(run)
-    return rows
-
-
-def filtered_covariances(run: Run | Rows) -> FloatArray:
-    """V of the rows of a run: (P, P) of all, or (n, P, P)."""
-    if isinstance(run, Run):
-        return run.filtered
-    V = run.predicted - run.predicted @ run.said @ run.predicted
-    return np.asarray((V + V.transpose(0, 2, 1)) / 2)
 
 
 def freeze(array: FloatArray) -> FloatArray:

@@ -22,17 +22,16 @@ import numpy as np
 from counterflow.arrays import FloatArray
 from counterflow.errors import ModelError
 from counterflow.filtering.checks import as_covariance, as_transition
+from counterflow.filtering.covariances import Convergence
 from counterflow.filtering.products import product, triangular_solve
 from counterflow.filtering.results import FilterResult, Run, SmootherResult, freeze
 from counterflow.filtering.time_varying import Rows, recurrence, smoothed_covariances
-from counterflow.filtering.update import TO_ROUNDING, Convergence
 from counterflow.recurrence import linear_recurrence
 
 
 def rts_smoother(
-    result: FilterResult, A: FloatArray, Q: FloatArray | None = None, *, covariances: bool = False,
-    lag_covariances: bool = False, sums: bool = False, settled: float = TO_ROUNDING,
-) -> SmootherResult:  # fmt: skip
+    result: FilterResult, A: FloatArray, Q: FloatArray | None = None, *, covariances: bool = False, sums: bool = False
+) -> SmootherResult:
     """Estimate the state in every row from all measurements.
 
     Parameters
@@ -43,13 +42,11 @@ def rts_smoother(
         The one that was filtered with.
     Q : (P, P) array, optional
         The one that was filtered with; needed only if covariances of any kind are asked for.
-    covariances, lag_covariances : bool
-        Whether to return Cov[h[t]] and Cov[h[t+1], h[t]] of every row, given all measurements.
+    covariances : bool
+        Whether to return Cov[h[t]] of every row, given all measurements.
     sums : bool
-        Whether to return the sums of both over the rows, which is all that expectation-maximisation needs, without
-        the rows themselves.
-    settled : float
-        As in `kalman_filter`.
+        Whether to return the sums of Cov[h[t]] and Cov[h[t+1], h[t]] over the rows, which is all that
+        expectation-maximisation needs.
 
     Examples
     --------
@@ -65,15 +62,14 @@ def rts_smoother(
     if len(A) != P:
         raise ModelError(f"A must have shape ({P}, {P}), as in the filter; got {A.shape}")
     smoothed = freeze(_means(result, A))
-    if not (covariances or lag_covariances or sums):
+    if not (covariances or sums):
         return SmootherResult(smoothed)
     if Q is None:
-        raise ModelError("Q must be given if covariances, lag_covariances or sums are asked for")
-    backward = _Backward(result.runs, A, as_covariance("Q", Q, P), covariances, lag_covariances, settled)
+        raise ModelError("Q must be given if covariances or sums are asked for")
+    backward = _Backward(result.runs, A, as_covariance("Q", Q, P), covariances)
     backward.run()
-    lags = backward.lag_covariance
     return SmootherResult(
-        smoothed, covariance=_frozen(backward.covariance), lag_covariance=_frozen(None if lags is None else lags[:-1]),
+        smoothed, covariance=_frozen(backward.covariance),
         covariance_sum=freeze(backward.covariance_sum) if sums else None,
         lag_covariance_sum=freeze(backward.lag_covariance_sum) if sums else None,
         first_covariance=_frozen(backward.first), last_covariance=_frozen(backward.last),
@@ -110,10 +106,7 @@ def _means(result: FilterResult, A: FloatArray) -> FloatArray:
 class _Backward:
     """Backward pass for the covariances."""
 
-    def __init__(
-        self, runs: tuple[Run | Rows, ...], A: FloatArray, Q: FloatArray, rows: bool, lag_rows: bool, settled: float
-    ) -> None:
-        self.settled = settled
+    def __init__(self, runs: tuple[Run | Rows, ...], A: FloatArray, Q: FloatArray, rows: bool) -> None:
         P, T = len(A), runs[-1].stop - 1
         self.runs, self.A, self.Q = runs, A, Q
         self.root = root(Q)
@@ -121,7 +114,6 @@ class _Backward:
         self.after = np.zeros((P, P))  # the same about the state of the row after it
         self.predicted = np.zeros((P, P))  # the predicted covariance of the row after it
         self.covariance = np.empty((T + 1, P, P)) if rows else None
-        self.lag_covariance = np.empty((T + 1, P, P)) if lag_rows else None  # row T stays empty
         self.covariance_sum = np.zeros((P, P))
         self.lag_covariance_sum = np.zeros((P, P))
         self.first: FloatArray | None = None
@@ -133,7 +125,7 @@ class _Backward:
                 self._rows(run)
                 continue
             t = run.stop - 1
-            convergence = Convergence(self.settled)
+            convergence = Convergence()
             while t >= run.start:
                 self._put(t, t + 1, run)
                 self._before(self.information + run.observation.T @ run.observation, run.predicted)
@@ -163,8 +155,6 @@ class _Backward:
             matrix.flat[:: len(matrix) + 1] += 1.0
             lag = np.linalg.solve(matrix, self.A @ run.filtered)
             self.lag_covariance_sum += (stop - start) * lag
-            if self.lag_covariance is not None:
-                self.lag_covariance[start:stop] = lag
 
     def _rows(self, rows: Rows) -> None:
         """Rows with covariances of their own."""
@@ -172,7 +162,6 @@ class _Backward:
         found = smoothed_covariances(
             rows, None if rows.stop == end else (self.after, self.predicted),
             None if self.covariance is None else self.covariance[rows.start : rows.stop],
-            None if self.lag_covariance is None else self.lag_covariance[rows.start : rows.stop],
         )  # fmt: skip
         self.covariance_sum += found.sum
         self.lag_covariance_sum += found.lag_sum

@@ -123,9 +123,8 @@ class Smoothed(NamedTuple):
 
 
 def smoothed_covariances(
-    rows: Rows, after: tuple[FloatArray, FloatArray] | None, covariance: FloatArray | None = None,
-    lag_covariance: FloatArray | None = None,
-) -> Smoothed:  # fmt: skip
+    rows: Rows, after: tuple[FloatArray, FloatArray] | None, covariance: FloatArray | None = None
+) -> Smoothed:
     """Covariances given all measurements: X - X N X, and (I - X N of the row after)' F X.
 
     N = (G^-1 + X)^-1 with G the information of the rows from a row on about its state.
@@ -134,7 +133,7 @@ def smoothed_covariances(
     ----------
     after : two (P, P) arrays
         G and X of the row after all of ``rows``; None if there is none.
-    covariance, lag_covariance : (n, P, P) arrays, optional
+    covariance : (n, P, P) array, optional
         Where to put the covariances of every row.
     """
     blocks, X = rows.blocks, rows.predicted
@@ -157,8 +156,6 @@ def smoothed_covariances(
         if after is None and at.start + (m - 1) * length == n - 1:
             moved[-1] = 0.0  # the last row of all has no row after it
         lagged += moved.sum(axis=0) - _sum_of_products(said[:m], moved)
-        if lag_covariance is not None:
-            lag_covariance[at] = moved - _transposed(said[:m]) @ moved
         J[:m] = _symmetric(_transposed(F) @ J[:m] @ F) + blocks.said[:m, k]
         said[:m] = J[:m] @ X_k
         total += X_k.sum(axis=0) - _sum_of_products(X_k, said[:m])

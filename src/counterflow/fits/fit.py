@@ -13,7 +13,7 @@ import numpy as np
 from counterflow.arrays import FloatArray, block_diagonal
 from counterflow.caveats import Caveat, by_weight
 from counterflow.control import Law, Loop
-from counterflow.control.learning import Controller
+from counterflow.control.controller import Controller
 from counterflow.errors import DataError, OptionError, PrivacyError
 from counterflow.exchange.controllers import UnitControllers, with_laws
 from counterflow.exchange.estimators import Estimator
@@ -26,7 +26,7 @@ from counterflow.fits.engine import Traffic
 from counterflow.fits.history import History
 from counterflow.learning.influence import InfluenceGraph
 from counterflow.learning.known_edges import KnownEdges
-from counterflow.learning.online import Predictor, RowPredictor, StatePredictor
+from counterflow.learning.online import Predictor
 from counterflow.learning.regime_sums import Regime
 from counterflow.learning.uncertainty import Uncertainty
 from counterflow.plant import LocalModel, OperatingPoint, Plant, Recording
@@ -85,7 +85,7 @@ class Fit(Questions):
         """Covariance of the estimated couplings."""
         if self.couplings is None:
             raise OptionError(f"method {self.method!r} gives no uncertainty; fit with method='sufficient'")
-        if self.couplings.network is not None:
+        if self.couplings.model.learned:
             raise OptionError(
                 "a fit from logs has no couplings of states with standard errors; its effects and its graph have "
                 "intervals: ask for them"
@@ -132,7 +132,7 @@ class Fit(Questions):
         >>> found.graph().edge("turbine", "boiler").possible
         False
         """
-        return None if self.couplings is None else self.couplings.known
+        return None if self.couplings is None else self.couplings.model.known
 
     def graph(self, rate: float = 0.05) -> InfluenceGraph:
         """Which unit acts on which, with false-discovery rate ``rate``.
@@ -152,10 +152,10 @@ class Fit(Questions):
         """
         if not 0 < rate < 1:
             raise OptionError(f"graph: rate must lie between 0 and 1, got {rate!r}")
-        if self.couplings is None or self.couplings.network is None:
-            _ = self.uncertainty  # it says why, where there is none
+        if self.couplings is None or not self.couplings.model.told:
+            _ = self.uncertainty  # it says why there is none
         assert self.couplings is not None
-        return self.couplings.graph(rate)
+        return self.couplings.model.graph(rate)
 
     def update(self, recording: Recording, privacy: Privacy | None = None) -> Fit:
         """A new fit that takes in new rows without going over the past ones again.
@@ -224,17 +224,12 @@ class Fit(Questions):
             )
         if not self.server.has_rows:
             raise OptionError("predictor: this fit rests on moments, and knows no row to stand after; use 'sufficient'")
-        network, stream = self.couplings.network, self.couplings.stream
-        if network is None:
-            return StatePredictor.settled(self.couplings.shared, self.couplings.found, self.couplings.memory)
-        server, points = self.server, [self.server.point(name) for name in self.plant.names]
-        observation = block_diagonal([self.parts[name].squeezed.observation for name in self.plant.names])
-        early = np.concatenate([np.full(len(point.input_level), point.same_row) for point in points])
-        rows = server.standard_rows if stream is None else (stream.tail - network.level) / network.scale
-        return RowPredictor.standing(
-            replace(self.couplings.shared, observation=observation), network, rows,
-            np.concatenate([point.input_level for point in points]), early, server.number_states,
-        )  # fmt: skip
+        points = [self.server.point(name) for name in self.plant.names]
+        return self.couplings.model.on(self.couplings.shared).predictor(
+            block_diagonal([self.parts[name].squeezed.observation for name in self.plant.names]),
+            np.concatenate([point.input_level for point in points]),
+            np.concatenate([np.full(len(point.input_level), point.same_row) for point in points]),
+        )
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -64,13 +64,13 @@ class NewRows:
         assert couplings is not None
         network, stream = couplings.network, couplings.stream
         assert network is not None
-        tail = (before.newest(TAIL) if stream is None else stream.tail).copy()
+        tail = (before.grounded.newest(TAIL) if stream is None else stream.tail).copy()
         for name, point in fit.points.items():
             if point.same_row:
                 own = before.input_slices[name]
                 acting = recording[name].u[0] - point.input_level
                 tail[-1, network.size + own.start : network.size + own.stop] = acting
-        return cls(before, network, later.numbers, later.u, tail)
+        return cls(before, network, later.grounded.numbers, later.u, tail)
 
     @property
     def z(self) -> FloatArray:
@@ -85,7 +85,7 @@ class NewRows:
     def all_rows(self, total: int) -> Rows:
         """The rows that are kept and the new ones, of ``total`` rows of the whole record."""
         network, u = self.network, self.u
-        z = np.hstack([np.vstack([self.before.numbers, self.numbers]), u])
+        z = np.hstack([np.vstack([self.before.grounded.numbers, self.numbers]), u])
         return Rows(network.names, network.numbers, network.inputs, z, total - len(z))
 
 
@@ -127,10 +127,10 @@ def _with_rows(fit: Fit, new: NewRows) -> tuple[Fit, Stream]:
     """The fit that has learned from new rows, and what is kept of all rows."""
     couplings, before, network = fit.couplings, new.before, new.network
     assert couplings is not None
-    values = before.values_of(new.numbers)
+    values = before.grounded.values_of(new.numbers)
     refuse_repeated(couplings.shared.values, values)
     caveats = [c for c in fit.server_caveats if c.code != NOT_FOLLOWING]
-    caveats += _far_from_foretold(network, before.newest(network.memory + LOOKED), new.tail, new.numbers[0])
+    caveats += _far_from_foretold(network, before.grounded.newest(network.memory + LOOKED), new.tail, new.numbers[0])
     stream = couplings.stream
     if stream is not None:
         stream = stream.followed(network, new.tail, new.z)

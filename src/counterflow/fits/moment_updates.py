@@ -118,7 +118,7 @@ def _with_models(
     known = np.nan_to_num(spread.covariance)
     before = Quadratic(x, np.asarray(np.linalg.pinv(known, hermitian=True)))
     started = MomentEstimate(couplings.found.A, couplings.found.B, known, known, 0.0, 0, 0, True, False, 0.0)
-    edges = couplings.known
+    edges = couplings.model.known
     options = {} if edges is None else {"edges": edges.edges, "forbidden": edges.forbidden}
     task = LocalTask(fit.method, {n: fit.parts[n].unit.inputs for n in names}, options, privacy=privacy)
     own = {name: _brought(fit.parts[name], recording, privacy) for name in names}

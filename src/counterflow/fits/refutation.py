@@ -196,7 +196,7 @@ class _Asked:
         self.fit, self.recording, self.cause, self.effect = fit, recording, cause, effect
         self.horizon, self.duration, self.seed = horizon, duration, seed
         self.change = by_channel(fit.plant.unit(cause), change)
-        logs = fit.couplings is not None and fit.couplings.network is not None
+        logs = fit.couplings is not None and fit.couplings.model.learned
         self.models = None if logs else {name: part.model for name, part in fit.parts.items()}
         self.options: dict[str, Any] = {}
         if (known := fit.known_edges) is not None:

@@ -22,7 +22,7 @@ import numpy as np
 
 from counterflow import records
 from counterflow.arrays import FloatArray, block_diagonal
-from counterflow.control.custom_laws import can_be_stored, named_law
+from counterflow.control import as_law
 from counterflow.errors import OptionError, StorageError
 from counterflow.exchange.controllers import supposed_laws
 from counterflow.exchange.estimators import Estimator, KalmanEstimator
@@ -140,9 +140,9 @@ def unit_bytes(
 ) -> bytes:  # fmt: skip
     """A unit's file. ``losses``: the unit's own of every round (SERIES)."""
     for moves, law in supposed_laws({part.unit.name: part}).get(part.unit.name, {}).items():
-        if not can_be_stored(law):
+        if not as_law(law).storable:
             raise StorageError(
-                f"unit {part.unit.name!r}: {moves} is supposed to follow {named_law(law)}, an object that no file can "
+                f"unit {part.unit.name!r}: {moves} is supposed to follow {as_law(law)}, an object that no file can "
                 "hold: save the fit without it, and give the law again by with_laws when the fit is loaded.",
                 code="law-not-stored",
                 scope=part.unit.name,

@@ -86,7 +86,7 @@ def header(fit: Fit) -> list[tuple[str, str]]:
 def _rests_on(fit: Fit) -> str:
     if fit.couplings is None:
         return "without uncertainty"
-    kind = "from logs" if fit.couplings.network is not None else "models of units given"
+    kind = "from logs" if fit.couplings.model.learned else "models of units given"
     return f"{kind}, from moments" if fit.couplings.of_moments else kind
 
 
@@ -94,15 +94,14 @@ def _rows(fit: Fit) -> str:
     if fit.couplings is None:
         return "rows not kept"
     couplings = fit.couplings
-    counted = [each.rows for each in (couplings.network, couplings.memory, couplings.stream) if each is not None]
-    rows = max(len(couplings.shared.u), *counted, 0)
+    rows = max(len(couplings.shared.u), couplings.model.rows)
     return f"{rows} rows"
 
 
 def couplings(fit: Fit) -> Table:
     """Every pair of units: how strongly the one acts on the other directly, and how sure that is."""
-    from_logs = fit.couplings is not None and fit.couplings.network is not None
-    known = fit.couplings is not None and (from_logs or fit.couplings.spread is not None)
+    from_logs = fit.couplings is not None and fit.couplings.model.learned
+    known = fit.couplings is not None and fit.couplings.model.told
     graph = fit.graph() if known else None
     edges = _without_uncertainty(fit) if graph is None else graph.edges
     slight = set() if graph is None else {(edge.cause, edge.effect) for edge in edges if graph.slight(edge)}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from counterflow._version import __version__
-from counterflow.control.learning import Controller
+from counterflow.control.controller import Controller
 from counterflow.errors import DataError, ModelError, OptionError
 from counterflow.exchange.controllers import controllers_of
 from counterflow.exchange.estimators import Estimator

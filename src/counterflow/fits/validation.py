@@ -10,8 +10,8 @@ import numpy as np
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import DataError
+from counterflow.exchange.estimators import Estimates
 from counterflow.filtering import kalman_filter
-from counterflow.paper.augmented import AugmentedModel, ClientData
 from counterflow.plant import Plant, Recording
 from counterflow.questions.refusals import refuse_without_rows
 
@@ -40,23 +40,23 @@ class Validation:
 def validate(fit: Fit, recording: Recording, oracle: Plant | None) -> Validation:
     """``Fit.validate``."""
     fit.check_recording(recording)
-    data = {n: fit.parts[n].client_data(recording[n].y, recording[n].u) for n in fit.names}
-    served = _served(fit, recording, data)
+    seen = {n: fit.parts[n].estimates(recording[n].y, recording[n].u) for n in fit.names}
+    served = _served(fit, recording, {n: estimates for n, (_, _, estimates) in seen.items()})
     errors: dict[str, dict[str, FloatArray]] = {"proprietary": {}, "server": {}}
     for name in fit.names:
-        part, d = fit.parts[name], data[name]
-        C = part.model.C
-        errors["proprietary"][name] = _square(d.measured - d.predicted @ C.T)
-        errors["server"][name] = _square(d.measured - served[:, fit.plant.state_slice(name)] @ C.T)
-        if part.theta is not None and part.phi is not None:
-            states = AugmentedModel(part.working_model, d).states(part.theta, part.phi)
-            errors.setdefault("augmented", {})[name] = _square(d.measured - states @ C.T)
+        part, (y, u, own) = fit.parts[name], seen[name]
+        model, C = part.working_model, part.model.C
+        errors["proprietary"][name] = _square(y[1:] - own.predicted[1:] @ C.T)
+        errors["server"][name] = _square(y[1:] - served[:, fit.plant.state_slice(name)] @ C.T)
+        if part.theta is not None and part.phi is not None:  # the paper's augmented client, Eqs. (4)-(5)
+            states = (own.refined[:-1] + y[:-1] @ part.theta.T) @ model.A.T + u[:-1] @ model.B.T + part.phi
+            errors.setdefault("augmented", {})[name] = _square(y[1:] - states @ C.T)
     if oracle is not None:
         errors["oracle"] = _oracle_errors(oracle, recording)
     return Validation(errors)
 
 
-def _served(fit: Fit, recording: Recording, data: Mapping[str, ClientData]) -> FloatArray:
+def _served(fit: Fit, recording: Recording, estimates: Mapping[str, Estimates]) -> FloatArray:
     """The server's one-step predictions of all states, rows 1..T."""
     if fit.couplings is not None or fit.method == "oracle":
         server = fit.about(recording)
@@ -66,7 +66,7 @@ def _served(fit: Fit, recording: Recording, data: Mapping[str, ClientData]) -> F
         return np.asarray(shared.filter(fit.plant.A, fit.plant.B, fit.plant.Q).predicted[1:])
     if fit.privacy is not None:
         fit.about(recording)  # refuses
-    refined = np.hstack([data[n].refined for n in fit.plant.names])
+    refined = np.hstack([estimates[n].refined[:-1] for n in fit.plant.names])
     u = np.hstack([recording[n].u[:-1] for n in fit.plant.names])
     return np.asarray(refined @ fit.plant.A.T + u @ fit.plant.B.T)
 

@@ -8,9 +8,8 @@ from numpy.typing import ArrayLike
 from counterflow.arrays import FloatArray
 from counterflow.errors import ModelError, UnstableError
 from counterflow.filtering.checks import as_shaped, as_transition
-from counterflow.filtering.initial import lyapunov
+from counterflow.filtering.covariances import lyapunov, steady_state
 from counterflow.filtering.results import freeze
-from counterflow.filtering.steady import steady_state
 
 _LEAST_R = 2e-3  # measurement noise, as a share of the innovation, in every direction
 _LEAST_Q = 1e-5  # process noise in one row, as a share of one innovation, seen over all later rows

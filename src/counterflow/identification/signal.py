@@ -18,8 +18,8 @@ from counterflow.arrays import FloatArray
 from counterflow.errors import DataError, OptionError
 from counterflow.filtering.results import freeze
 from counterflow.identification.lagged import as_pair, as_record, lagged_gram, stretches
-from counterflow.identification.subspace import below, independent
 
+DEPENDENT = 1e-11  # a column with less than this share of its own variance left is a combination of the others
 FINEST = 1e-6  # of a channel's variance: what varies less than this is taken for rounding, not for a signal
 _LEAST = 0.01  # smallest share of a direction's variance that must be predictable, however long the record is
 _COMMON = 2.0  # variance of a direction, in units of its channels' own noise, from which it counts without prediction
@@ -286,3 +286,27 @@ def _white(left: FloatArray, W: FloatArray) -> FloatArray:
     miss = (rest @ left @ rest).diagonal() - rest**2 @ most
     change = np.linalg.lstsq(rest**2, miss, rcond=1e-6)[0]
     return np.asarray(np.clip(most + change, FINEST, np.maximum(most, FINEST)))
+
+
+def independent(S: FloatArray) -> tuple[NDArray[np.intp], FloatArray]:
+    """Columns that are not combinations of the others, and the Cholesky factor of their covariance."""
+    every = np.arange(len(S), dtype=np.intp)
+    try:
+        factor = np.asarray(np.linalg.cholesky(S), dtype=np.float64)
+        if not len(S) or factor.diagonal().min() ** 2 > DEPENDENT:
+            return every, factor
+    except np.linalg.LinAlgError:
+        pass
+    from scipy.linalg.lapack import dpstrf
+
+    packed, pivots, rank, _ = dpstrf(S, tol=DEPENDENT, lower=1)
+    return np.asarray(pivots[:rank] - 1, dtype=np.intp), np.tril(packed[:rank, :rank])
+
+
+def below(factor: FloatArray, right: FloatArray, transposed: bool = False) -> FloatArray:
+    """Solve with a lower-triangular factor, or with its transpose."""
+    from scipy.linalg import solve_triangular
+
+    if not right.size:
+        return right.copy()
+    return np.asarray(solve_triangular(factor, right, lower=True, trans=int(transposed), check_finite=False))

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from counterflow import notebook
 from counterflow.arrays import FloatArray
 from counterflow.errors import UnknownNameError
-from counterflow.filtering.initial import lyapunov
+from counterflow.filtering.covariances import lyapunov
 from counterflow.frames import as_pandas
 from counterflow.learning.network import Network
 from counterflow.learning.uncertainty import Uncertainty

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from counterflow.arrays import FloatArray
 from counterflow.errors import CounterflowError
 from counterflow.filtering import compress, steady_state
-from counterflow.filtering.initial import lyapunov
+from counterflow.filtering.covariances import lyapunov
 from counterflow.learning.likelihood import SharedRecord
 from counterflow.learning.parameters import Parameters
 

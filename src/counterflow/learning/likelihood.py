@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray, block_diagonal
 from counterflow.filtering import FilterResult, compress_by_presence, kalman_filter, rts_smoother
-from counterflow.filtering.initial import default_covariance
+from counterflow.filtering.covariances import default_covariance
 from counterflow.learning.layout import Layout
 from counterflow.protocol import Sufficient
 

@@ -112,88 +112,12 @@ class Network:
                 out[:, factor] |= self.bends[:, k] != 0
         return out
 
-    def reaches(self, cause: int, effect: int) -> bool:
-        """Whether a unit can act on another at all, by way of others or not, as far as is known beforehand."""
-        if self.known is None or cause == effect:
-            return True
-        seen, new = {cause}, [cause]
-        while new:
-            here = new.pop()
-            open_ = [n for n, name in enumerate(self.names) if self.known.allows(self.names[here], name)]
-            new += [n for n in open_ if n not in seen]
-            seen.update(open_)
-        return effect in seen
-
-    def doubt(self, found: FloatArray) -> float:
-        """Squared error over squared effect that is to be expected of replicates (K, n, columns) of an effect."""
-        mean = found.mean(axis=0)
-        size, spread = float(np.square(mean).sum()), float(np.square(found - mean).sum()) / max(len(found) - 1, 1)
-        return self.widening**2 * spread / size if size > 0 else np.inf if spread > 0 else 0.0
-
     # ---- running it
-
-    def difference(
-        self, before: FloatArray, inputs: FloatArray, added: FloatArray, recorded: FloatArray | None = None,
-        still: Sequence[str] = (), already: FloatArray | None = None,
-    ) -> tuple[FloatArray, float]:  # fmt: skip
-        """What inputs ``added`` do to the numbers, (K, n, r) in the units' own terms, and how often limits were met.
-
-        Parameters
-        ----------
-        before : (memory, m) standardised rows before the first row asked about; inputs of its last row act on that row.
-        inputs : (n, U) standardised inputs: those of row k act on row k of the answer.
-        added : (n, U), in the units' own terms.
-        recorded : (n, r) standardised numbers that were measured; None: the rows lie in the future.
-        still : units whose numbers do not move, whatever acts on them.
-        already : (K, memory, m), standardised: how far the two worlds are apart in the rows ``before``.
-        """
-        r = self.size
-        change = added / self.scale[r:]
-        held = np.repeat(np.array([name in still for name in self.names], bool), self.numbers)
-        if not self.curved:
-            nothing = np.zeros((len(self.linear), len(inputs), r))
-            bare = replace(self, offset=np.zeros_like(self.offset))
-            start = np.zeros_like(before) if already is None else already
-            return bare.run(start, change, None, held, nothing)[0] * self.scale[:r], 0.0
-        factual, residual = self.factual(before, inputs, recorded)
-        start = before if already is None else before + already
-        changed, limited = self.run(start, inputs + change, residual, held, factual)
-        return (changed - factual) * self.scale[:r], limited
-
-    def ahead(self, before: FloatArray, inputs: FloatArray) -> FloatArray:
-        """Standardised numbers (K, n, r) of rows in the future, without residuals; see ``difference``."""
-        return self.run(before, inputs)[0]
 
     def free_runs(self, z: FloatArray, starts: NDArray[np.intp], horizon: int) -> FloatArray:
         """Standardised numbers (starts, horizon, r) after rows ``starts`` of z: mean weights, inputs as they were."""
-        p, r, S = self.memory, self.size, len(starts)
-        weights, bends = self.linear.mean(axis=0).reshape(-1, r), self.bends.mean(axis=0)
-        offset = self.offset.mean(axis=0)
-        window = z[starts[None, :] - p + 1 + np.arange(p)[:, None]]  # (p, S, m)
-        total = np.zeros((p + horizon + 1, S, z.shape[1]))
-        total[1 : p + 1] = np.cumsum(window, axis=0)
-        newest, out = window[-RECENT:], np.empty((S, horizon, r))
-        for t in range(horizon):
-            foreseen = span_means(total, p + t, self.spans).transpose(1, 0, 2).reshape(S, -1) @ weights + offset
-            if len(bends):
-                foreseen = foreseen + self._products(newest.mean(axis=0)) @ bends
-            out[:, t] = np.clip(foreseen, -RUNAWAY, RUNAWAY)
-            row = np.hstack([out[:, t], z[starts + t + 1, r:]])
-            total[p + t + 1] = total[p + t] + row
-            newest = np.concatenate([newest[1:], row[None]])
-        return out
-
-    def factual(
-        self, before: FloatArray, inputs: FloatArray, recorded: FloatArray | None
-    ) -> tuple[FloatArray, FloatArray | None]:
-        """Numbers (K, n, r) of the world as it was or will be, and its residuals."""
-        if recorded is None:
-            return self.ahead(before, inputs), None
-        rows = np.hstack([recorded, np.zeros((len(recorded), inputs.shape[1]))])
-        z = np.vstack([before, rows])
-        z[self.memory - 1 : -1, self.size :] = inputs
-        foreseen = self.predicted(z)
-        return np.broadcast_to(recorded, foreseen.shape), recorded - foreseen
+        before = z[starts[:, None] - self.memory + 1 + np.arange(self.memory)]
+        return self.mean.run(before, z[starts[:, None] + np.arange(horizon), self.size :])[0]
 
     def predicted(self, z: FloatArray) -> FloatArray:
         """One row ahead (K, T - memory, r) for standardised rows z (T, m), from row ``memory`` on."""
@@ -243,33 +167,34 @@ class Network:
     def run(
         self, before: FloatArray, inputs: FloatArray, residual: FloatArray | None = None,
         held: NDArray[np.bool_] | None = None, at: FloatArray | None = None,
-    ) -> tuple[FloatArray, float]:  # fmt: skip
-        """Numbers (K, n, r) with inputs (n, U) from rows ``before``, and the share of products' factors at a limit.
+    ) -> tuple[FloatArray, FloatArray]:  # fmt: skip
+        """Numbers (K, n, r) with inputs (n, U) from rows ``before``, and the share (n,) of factors that are at a limit.
 
         Numbers ``held`` (r,) are those of ``at`` (K, n, r) in every row. ``before``: (memory, m), or (K, memory, m);
-        inputs that are others in every replicate are (K, n, U).
+        inputs that are others in every replicate are (K, n, U). One set of weights may run from several starts.
         """
-        K, n, r, p = len(self.linear), inputs.shape[-2], self.size, self.memory
+        K = max(len(self.linear), len(before) if before.ndim == 3 else 1)
+        n, r, p = inputs.shape[-2], self.size, self.memory
         m = before.shape[-1]
         before = np.broadcast_to(before, (K, p, m)).swapaxes(0, 1)
-        weights = self.linear.reshape(K, -1, r)
+        weights = self.linear.reshape(len(self.linear), -1, r)
         total = np.zeros((p + n + 1, K, m))  # running sums of rows
         total[1 : p + 1] = np.cumsum(before, axis=0)
         out = np.empty((K, n, r))
         row = np.zeros((K, m))
         newest = before[-RECENT:].copy()
         factors = np.unique(self.pairs[self.bends.any(axis=(0, 2))]) if self.curved else np.empty(0, np.int64)
-        met = 0
+        met = np.zeros(n)
         for t in range(n):
             now = inputs[..., t, :]
             total[p + t, :, r:] += now - newest[-1, :, r:]  # inputs of the row before act on this one
             newest[-1, :, r:] = now
             means = span_means(total, p + t, self.spans)
-            foreseen = np.matmul(means.transpose(1, 0, 2).reshape(K, 1, -1), weights)[:, 0] + self.offset
+            foreseen = _each(means.transpose(1, 0, 2).reshape(K, -1), weights) + self.offset
             if self.curved:
                 recent = newest.mean(axis=0)
-                met += int(((recent < self.low) | (recent > self.high))[:, factors].sum())
-                foreseen = foreseen + np.matmul(self._products(recent)[:, None], self.bends)[:, 0]
+                met[t] = ((recent < self.low) | (recent > self.high))[:, factors].sum()
+                foreseen = foreseen + _each(self._products(recent), self.bends)
             if residual is not None:
                 foreseen = foreseen + residual[:, t]
             out[:, t] = np.clip(foreseen, -RUNAWAY, RUNAWAY)
@@ -278,7 +203,7 @@ class Network:
             row = np.concatenate([out[:, t], np.zeros((K, m - r))], axis=1)
             total[p + t + 1] = total[p + t] + row
             newest = np.concatenate([newest[1:], row[None]])
-        return out, met / max(n * K * len(factors), 1)
+        return out, met / max(K * len(factors), 1)
 
     # ---- what it says of the couplings
 
@@ -303,6 +228,11 @@ class Network:
             total[p + t + 1] = total[p + t]
             total[p + t + 1, :, :r] += out[:, t]
         return out
+
+
+def _each(x: FloatArray, weights: FloatArray) -> FloatArray:
+    """(K, r) of x (K, f) with weights (K, f, r) of each, or with the same (1, f, r) of all."""
+    return np.asarray(x @ weights[0] if len(weights) == 1 else np.matmul(x[:, None], weights)[:, 0])
 
 
 def owners(numbers: Sequence[int], inputs: Sequence[int]) -> IntArray:

@@ -9,7 +9,7 @@ import numpy as np
 
 from counterflow.arrays import FloatArray, slices
 from counterflow.filtering import compress_by_presence
-from counterflow.filtering.initial import lyapunov
+from counterflow.filtering.covariances import lyapunov
 from counterflow.identification import independent_noises
 from counterflow.learning.layout import own_blocks
 from counterflow.learning.likelihood import Patterns, SharedRecord, stacked

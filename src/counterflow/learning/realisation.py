@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from counterflow.arrays import FloatArray
-from counterflow.identification.subspace import shrink
+from counterflow.filtering.covariances import spectral_radius
 from counterflow.learning.network import Network
 
+STABLE = 1 - 1e-6  # largest modulus of an eigenvalue of A that is left as it is
 MOST_STATES = 40
 DEPTH = 60  # block rows of the Hankel matrix, and block columns
 FAINT = 2e-3  # of the largest singular value: smaller ones are left out
@@ -56,3 +57,27 @@ def realised(network: Network) -> Realised:
     number, input_ = network.scale[:r], network.scale[r:]
     noise = number[:, None] * network.noise * number
     return Realised(A, drive[:, :inputs] / input_, number[:, None] * C, drive[:, inputs:] / number, noise)
+
+
+def shrink(A: FloatArray, limit: float = STABLE) -> FloatArray:
+    """Bring the eigenvalues of A that lie outside of a disc onto its edge and leave the others where they are.
+
+    Works on the real Schur form, so that it is as safe for repeated eigenvalues as for distinct ones.
+
+    Examples
+    --------
+    >>> shrink(np.array([[1.25, 1.0], [0.0, 0.5]]), 0.9).round(12).tolist()
+    [[0.9, 1.0], [0.0, 0.5]]
+    """
+    from scipy.linalg import schur
+
+    form, Z = schur(A)
+    k = 0
+    while k < len(A):
+        size = 2 if k + 1 < len(A) and form[k + 1, k] != 0 else 1
+        block = form[k : k + size, k : k + size]
+        radius = spectral_radius(block)
+        if radius > limit:
+            block *= limit / radius
+        k += size
+    return np.asarray(Z @ form @ Z.T)

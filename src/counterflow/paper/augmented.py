@@ -18,12 +18,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from counterflow.arrays import FloatArray
 from counterflow.exchange.estimators import Estimates
 from counterflow.plant import LocalModel
+
+if TYPE_CHECKING:
+    from counterflow.exchange.part import UnitPart
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,11 @@ class ClientData:
         steps = y.shape[0] - 1
         refined, predicted = estimates.refined, estimates.predicted
         return cls(y[1:], y[:-1], refined[:-1], u[:-1], predicted[1:], refined[1:], np.ones(steps), steps)
+
+    @classmethod
+    def from_part(cls, part: UnitPart, y: FloatArray, u: FloatArray) -> ClientData:
+        """What a unit's part makes of its measurements and inputs, rows 0..T."""
+        return cls.from_rows(*part.estimates(y, u))
 
 
 @dataclass(frozen=True)

@@ -77,16 +77,7 @@ class Responses:
     has_inputs: bool
 
     def constants(self, theta: FloatArray, phi: FloatArray) -> Contraction:
-        """The constants at the parameters of a round.
-
-        Examples
-        --------
-        >>> model = LocalModel(A=[[0.5]], B=[[1.0]], C=[[1.0]], Q=[[1.0]], R=[[1.0]])
-        >>> responses = estimator_responses("boiler", KalmanEstimator(model), model, rows=100)
-        >>> found = responses.constants(np.zeros((1, 1)), np.zeros(1))
-        >>> 0.5 < found.decay < 1, bool(found.message > 2 * responses.gains.max())
-        (True, True)
-        """
+        """The constants at the parameters of a round."""
         moved = self.gains + theta
         ahead = self.A @ moved
         refined, augmented, predicted = _lengths(self.gains), _lengths(moved), _lengths(ahead)
@@ -225,14 +216,7 @@ def _foreseen_length(unit: str, model: LocalModel, u: FloatArray) -> float:
 
 
 def settled_gain(model: LocalModel, rows: int = 1000) -> FloatArray:
-    """K (P, D) of the unit's Kalman filter once it has settled, which it must within so many rows.
-
-    Examples
-    --------
-    >>> model = LocalModel(A=[[0.0]], B=[[1.0]], C=[[1.0]], Q=[[1.0]], R=[[1.0]])
-    >>> settled_gain(model).tolist()
-    [[0.5]]
-    """
+    """K (P, D) of the unit's Kalman filter once it has settled, which it must within so many rows."""
     return np.asarray(_gains(model, rows)[0][-1])
 
 

@@ -142,27 +142,22 @@ class Residuals:
 
 def residuals(
     evidence: Evidence, predicted: FloatArray, offset: FloatArray, A_cross: FloatArray, B_cross: FloatArray,
-    target: FloatArray | None = None,
+    target: FloatArray | None = None, augmented: FloatArray | None = None,
 ) -> Residuals:  # fmt: skip
     """r and D for augmented states ``predicted`` = h_a (T, P), ``offset`` = phi (P,), and the couplings.
 
-    ``target`` (T, P): what the server explains, h_a[t] if it is not given.
+    ``target`` (T, P): what the server explains, h_a[t] if it is not given. ``augmented`` = ĥ_a (T, P): if units have
+    sent it, and no phi.
     """
     crossed = evidence.refined @ A_cross.T
     innovation = predicted - evidence.base
-    entanglement = innovation - np.outer(evidence.ones, offset) - crossed
+    if augmented is None:
+        entanglement = innovation - np.outer(evidence.ones, offset) - crossed
+    else:
+        entanglement = (augmented - evidence.refined) @ evidence.A_local.T - crossed
     if target is not None:
         innovation = target - evidence.base
     return Residuals(innovation - crossed - evidence.u @ B_cross.T, entanglement, evidence.steps)
-
-
-def residuals_as_sent(
-    evidence: Evidence, predicted: FloatArray, augmented: FloatArray, A_cross: FloatArray, B_cross: FloatArray
-) -> Residuals:
-    """r and D where the units have sent ``augmented`` = ĥ_a (T, P) itself, and no phi."""
-    crossed = evidence.refined @ A_cross.T
-    entanglement = (augmented - evidence.refined) @ evidence.A_local.T - crossed
-    return Residuals(predicted - evidence.base - crossed - evidence.u @ B_cross.T, entanglement, evidence.steps)
 
 
 def mean_offset(evidence: Evidence, predicted: FloatArray, augmented: FloatArray) -> FloatArray:

@@ -32,7 +32,6 @@ from counterflow.paper.couplings import (
     mean_offset,
     residual_bounds,
     residuals,
-    residuals_as_sent,
     state_gradients,
 )
 from counterflow.privacy import Source, gaussian_release
@@ -73,22 +72,12 @@ class Phase:
 class GradientNoise:
     """The paper's mechanism on gradients: clip every row to C_grad, add Gaussian noise of ``multiplier`` times Δ_grad.
 
-    A row is dL/dh_a[t], with dL/dĥ_a[t-1] beside it if that is sent. ``clip``: C_grad; None: so wide that it cuts
-    nothing that the messages' own bounds allow, because the noise does not depend on it.
+    A row is dL/dh_a[t], with dL/dĥ_a[t-1] beside it if that is sent. C_grad is so wide that it cuts nothing that the
+    messages' own bounds allow, because the noise does not depend on it.
     """
 
     multiplier: float
     source: Source
-    clip: float | None = None
-
-
-@dataclass(frozen=True)
-class GradientRelease:
-    """What one round's gradients were made with, unit by unit."""
-
-    sensitivity: FloatArray  # Δ_grad
-    clip: FloatArray  # C_grad
-    sigma: FloatArray  # standard deviation of the noise: σ_grad C_grad
 
 
 @dataclass(frozen=True)
@@ -136,7 +125,6 @@ class TrainingServer:
     finished: bool = False
     converged: bool = False
     multiplier_bound: FloatArray | None = None  # how long a row of the multipliers can be, if messages are noised
-    release: GradientRelease | None = None  # of the last round, if its gradients were noised
     first_noise: MappingProxyType[str, float] = field(default_factory=lambda: MappingProxyType({}))
     growth: float = 1.0  # of the messages' noise since the first round, if they are noised
 
@@ -288,7 +276,7 @@ def _compute_round(state: TrainingServer) -> tuple[TrainingServer, Replies]:
     if noised:
         augmented = np.hstack([a.augmented for a in noised])
         offset = mean_offset(evidence, predicted, augmented)
-        found = residuals_as_sent(evidence, predicted, augmented, state.A_cross, state.B_cross)
+        found = residuals(evidence, predicted, offset, state.A_cross, state.B_cross, augmented=augmented)
     else:
         plain = [a for a in arrived if isinstance(a, AugmentedStates)]
         offset = np.concatenate([a.offset for a in plain])
@@ -397,22 +385,19 @@ def _perturb(
         state = replace(state, multiplier_bound=held)
         dual = dual + held
     d_predicted, d_refined = d_predicted.copy(), d_refined.copy()
-    clips, sigmas = [], []
     for m, (name, own) in enumerate(zip(config.units, evidence.state_slices, strict=True)):
         wide = 2 * r[m], dual[m] * float(np.linalg.norm(sent[m].A, 2)) if config.refined_gradient else 0.0
         clip = max(float(np.hypot(*wide)) / evidence.steps, sensitivity[m])
-        clips.append(clip if config.noise.clip is None else config.noise.clip)
-        sigmas.append(float(sensitivity[m] * config.noise.multiplier))
-        rows = np.hstack([d_predicted[:, own], d_refined[:, own]]) if config.refined_gradient else d_predicted[:, own]
+        sigma = float(sensitivity[m] * config.noise.multiplier)
+        both = (d_predicted, d_refined) if config.refined_gradient else (d_predicted,)
+        rows = np.hstack([each[:, own] for each in both])
         length = np.sqrt(np.square(rows).sum(axis=1))
-        rows = rows * np.minimum(1.0, clips[m] / np.where(length > 0, length, 1.0))[:, None]
-        if sigmas[m] > 0:  # a measurement that moves nothing needs no noise
-            rows = gaussian_release(rows, sigmas[m], config.noise.source, name, "published gradient", str(state.round))
-        d_predicted[:, own] = rows[:, : own.stop - own.start]
-        if config.refined_gradient:
-            d_refined[:, own] = rows[:, own.stop - own.start :]
-    release = GradientRelease(sensitivity, np.array(clips), np.array(sigmas))
-    return replace(state, release=release), d_predicted, d_refined
+        rows = rows * np.minimum(1.0, clip / np.where(length > 0, length, 1.0))[:, None]
+        if sigma > 0:  # a measurement that moves nothing needs no noise
+            rows = gaussian_release(rows, sigma, config.noise.source, name, "published gradient", str(state.round))
+        for each, part in zip(both, np.split(rows, len(both), axis=1), strict=True):
+            each[:, own] = part
+    return state, d_predicted, d_refined
 
 
 def _descend(state: TrainingServer, d_A: FloatArray, d_B: FloatArray, phase: Phase) -> TrainingServer:

@@ -13,9 +13,9 @@ import numpy as np
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import OptionError, ProtocolError
-from counterflow.paper import conjugate, refined
 from counterflow.paper.augmented import AugmentedModel
 from counterflow.paper.contraction import Contraction, Responses
+from counterflow.paper.solver import Pair, RefinedSearch, Search, WhiteSearch, best_offset, new_search, plain_norm
 from counterflow.privacy import Source, gaussian_release
 from counterflow.privacy.clipping import clipped_rows
 from counterflow.protocol import (
@@ -46,27 +46,25 @@ class ClientSteps:
 class MessageNoise:
     """The paper's mechanism on messages: clip every row to C_msg, add Gaussian noise of ``multiplier`` times Δ_msg.
 
-    ``bound``: R_max, to which measurements and inputs have been cut already. ``clip``: C_msg; None: wide enough for
-    every row that such signals allow, because the noise, σ_msg C_msg = Δ_msg √(2 ln(1.25/δ))/ε, does not depend on it.
+    ``bound``: R_max, to which measurements and inputs have been cut already. C_msg is wide enough for every row that
+    such signals allow, because the noise, σ_msg C_msg = Δ_msg √(2 ln(1.25/δ))/ε, does not depend on it.
     """
 
     responses: Responses
     bound: float
     multiplier: float
     source: Source
-    clip: float | None = None
     cut: float = 0.0  # share of the unit's rows that R_max has cut; nobody else may know
 
 
 @dataclass(frozen=True)
 class MessageRelease:
-    """What one round's message was made with; ``cut``, the share of rows beyond C_msg, is known to the unit only."""
+    """What one round's message was made with."""
 
     constants: Contraction
     sensitivity: float  # Δ_msg
     clip: float  # C_msg
     sigma: float  # standard deviation of the noise: σ_msg C_msg
-    cut: float
 
 
 @dataclass(frozen=True)
@@ -82,8 +80,8 @@ class TrainingUnit:
     round: int = 0
     plan: Plan | None = None
     sent: FloatArray | None = None  # h_a of the last message
-    conjugate: conjugate.ConjugateState | None = None
-    refined: refined.RefinedState | None = None  # the same with a refined target
+    search: WhiteSearch | None = None  # of the conjugate solver
+    refined_search: RefinedSearch | None = None  # the same with a refined target
     loss: float | None = None  # L_a of the last round that has been answered
     finished: bool = False
     noise: MessageNoise | None = None
@@ -125,15 +123,12 @@ def _begin(state: TrainingUnit) -> tuple[TrainingUnit, tuple[Message, ...]]:
         return state, (perturbed,)
     introduction = Introduction(state.unit, local.A, local.B, data.refined, data.inputs)
     if plan.conjugate and plan.refined_target:
-        state = replace(state, phi=refined.best_offset(state.model, state.theta, plan.offset))
+        state = replace(state, phi=best_offset(state.model, state.theta, plan.offset))
     elif plan.conjugate and not state.theta.any() and not state.phi.any():
         # here the server's best couplings are zero, and so is its gradient
         loss, own_theta, own_phi = state.model.loss_and_gradients(state.model.base)
         own = own_theta, own_phi if plan.offset else np.zeros_like(own_phi)
-        silence = np.zeros_like(own_theta), np.zeros_like(own_phi)
-        progress = conjugate.start(state.model, state.theta, state.phi, own, silence, plan.penalty, plan.offset)
-        theta, phi = progress.parameters()
-        state = replace(state, conjugate=progress, theta=theta, phi=phi, loss=loss)
+        state = _searched(replace(state, loss=loss), own, (0 * own_theta, 0 * own_phi), plan.penalty)
     state, states = _send(state, gradient_norm=0.0)
     return state, (introduction, states)
 
@@ -161,7 +156,7 @@ def _perturb(state: TrainingUnit, noise: MessageNoise) -> tuple[TrainingUnit, Pe
     augmented = data.refined + data.previous @ state.theta.T
     constants = noise.responses.constants(state.theta, state.phi)
     sensitivity = constants.message * noise.bound
-    clip = constants.row_bound(noise.bound) if noise.clip is None else noise.clip
+    clip = constants.row_bound(noise.bound)
     sigma = sensitivity * noise.multiplier
     if not sigma < DROWNED:
         raise OptionError(
@@ -169,11 +164,10 @@ def _perturb(state: TrainingUnit, noise: MessageNoise) -> tuple[TrainingUnit, Pe
             f"{state.round}): noise moves theta, theta raises the sensitivity, and that the noise. Give a larger "
             "epsilon, fewer rounds, smaller steps or more rows, or use method='sufficient'"
         )
-    inside, cut = clipped_rows(np.hstack([data.refined, augmented, states, data.inputs]), clip)
-    rows = inside
+    rows, _ = clipped_rows(np.hstack([data.refined, augmented, states, data.inputs]), clip)
     if sigma > 0:  # a measurement that moves nothing needs no noise
         try:
-            rows = gaussian_release(inside, sigma, noise.source, unit, "published message", str(state.round))
+            rows = gaussian_release(rows, sigma, noise.source, unit, "published message", str(state.round))
         except OptionError as error:
             raise OptionError(
                 f"privacy: unit {unit!r} cannot be noised in round {state.round} (one measurement moves its message by "
@@ -187,8 +181,7 @@ def _perturb(state: TrainingUnit, noise: MessageNoise) -> tuple[TrainingUnit, Pe
         gain=float(np.linalg.norm(local.C, 2)), bound=noise.bound, clip=clip, noise=sigma, A=local.A, B=local.B,
         refined=refined, augmented=augmented, predicted=predicted, inputs=inputs,
     )  # fmt: skip
-    release = MessageRelease(constants, sensitivity, clip, sigma, float(cut.mean()))
-    return replace(state, sent=states, release=release), message
+    return replace(state, sent=states, release=MessageRelease(constants, sensitivity, clip, sigma)), message
 
 
 def _update(state: TrainingUnit, message: StateGradients) -> tuple[TrainingUnit, tuple[Message, ...]]:
@@ -207,22 +200,28 @@ def _update(state: TrainingUnit, message: StateGradients) -> tuple[TrainingUnit,
     loss, own_theta, own_phi = state.model.loss_and_gradients(sent)
     if plan.refined_target:
         shares = state.model.refined_chain_rule(message.predicted, message.refined)
-        their_theta, their_phi = shares[0] + shares[1], np.zeros_like(own_phi)
+        theirs = shares[0] + shares[1], np.zeros_like(own_phi)
     else:
-        theirs = message.refined if plan.refined_gradient else None
-        their_theta, their_phi = state.model.chain_rule(message.predicted, theirs)
+        refined = message.refined if plan.refined_gradient else None
+        shares = theirs = state.model.chain_rule(message.predicted, refined)
+    own = own_theta, own_phi
     if not plan.offset:
-        own_phi, their_phi = np.zeros_like(own_phi), np.zeros_like(their_phi)
+        own, theirs = (own_theta, 0 * own_phi), (theirs[0], 0 * own_phi)
+        shares = shares if plan.refined_target else theirs
     state = replace(state, loss=loss, round=state.round + 1)
     if message.conjugate:
         # the server's couplings are the best ones for the point that was sent: stay there if nothing more is to come
         if message.last:
             return state, ()
-        if plan.refined_target:
-            return _refined_update(state, message, own_theta, shares)
-        return _conjugate_update(state, message, (own_theta, own_phi), (their_theta, their_phi))
+        norm = plain_norm(own[0] + theirs[0], 0.0 * own[1] if plan.refined_target else own[1] + theirs[1])
+        state = _searched(state, own, shares, message.penalty)
+        progress = state.search or state.refined_search
+        if progress is not None and progress.verified:
+            return state, (Settled(state.unit, state.round, progress.relative),)
+        state, states = _send(state, norm)
+        return state, (states,)
     eta_1, eta_2, gamma_1, gamma_2 = _steps(state, message)
-    change = -eta_1 * own_theta - eta_2 * their_theta, -gamma_1 * own_phi - gamma_2 * their_phi
+    change = -eta_1 * own[0] - eta_2 * theirs[0], -gamma_1 * own[1] - gamma_2 * theirs[1]
     state = _descend(state, message, change, eta_2)
     if message.last:
         return state, ()
@@ -231,13 +230,27 @@ def _update(state: TrainingUnit, message: StateGradients) -> tuple[TrainingUnit,
         return state, (perturbed,)
     # what must vanish is the step itself: with steps of different sizes, that is not the gradient of the plain sum
     scales = max(eta_1, eta_2), max(gamma_1, gamma_2)
-    norm = _norm(*(c / scale if scale > 0 else c for c, scale in zip(change, scales, strict=True)))
+    norm = plain_norm(*(c / scale if scale > 0 else c for c, scale in zip(change, scales, strict=True)))
     state, states = _send(state, norm)
     return state, (states,)
 
 
-def _norm(d_theta: FloatArray, d_phi: FloatArray) -> float:
-    return float(np.sqrt(np.vdot(d_theta, d_theta) + np.vdot(d_phi, d_phi)))
+def _searched(state: TrainingUnit, own: Pair, server: Pair, penalty: float) -> TrainingUnit:
+    """At the next point of the conjugate solver, from both shares of the gradient at the one before."""
+    plan, model = state.plan, state.model
+    assert plan is not None
+    known: Search | None = state.refined_search if plan.refined_target else state.search
+    if known is None:
+        first = new_search(model, state.theta, state.phi, penalty, plan.offset, plan.refined_target)
+        known = first.begun(model, own, server)
+    else:
+        known = known.advanced(model, own, server, state.tolerance)
+    theta, phi = (state.theta, state.phi) if known.verified else known.parameters(model)
+    state = replace(state, theta=theta, phi=phi)
+    if isinstance(known, RefinedSearch):
+        return replace(state, refined_search=known)
+    assert isinstance(known, WhiteSearch)
+    return replace(state, search=known)
 
 
 def _steps(state: TrainingUnit, message: StateGradients) -> list[float]:
@@ -258,42 +271,3 @@ def _descend(
         # twice the penalty: unit and server answer the same D at once, and each must leave room for the other
         d_theta = state.model.implicit_step(d_theta, 2 * eta_2 * message.penalty)
     return replace(state, theta=state.theta + d_theta, phi=state.phi + d_phi)
-
-
-def _conjugate_update(
-    state: TrainingUnit, message: StateGradients, own: conjugate.Gradient, theirs: conjugate.Gradient
-) -> tuple[TrainingUnit, tuple[Message, ...]]:
-    plan = state.plan
-    assert plan is not None
-    if state.conjugate is None:
-        progress = conjugate.start(state.model, state.theta, state.phi, own, theirs, message.penalty, plan.offset)
-    else:
-        progress = conjugate.advance(state.conjugate, own, theirs, state.tolerance)
-    state = replace(state, conjugate=progress)
-    norm = _norm(own[0] + theirs[0], own[1] + theirs[1])
-    if progress.verified:
-        return state, (Settled(state.unit, state.round, progress.relative),)
-    return _moved(state, progress.parameters(), norm)
-
-
-def _refined_update(
-    state: TrainingUnit, message: StateGradients, own: FloatArray, theirs: refined.Shares
-) -> tuple[TrainingUnit, tuple[Message, ...]]:
-    plan = state.plan
-    assert plan is not None
-    if state.refined is None:
-        progress = refined.start(state.model, state.theta, own, theirs, message.penalty, plan.offset)
-    else:
-        progress = refined.advance(state.refined, state.model, own, theirs, state.tolerance)
-    state = replace(state, refined=progress)
-    if progress.verified:
-        return state, (Settled(state.unit, state.round, progress.relative),)
-    return _moved(state, progress.parameters(state.model), float(np.linalg.norm(own + theirs[0] + theirs[1])))
-
-
-def _moved(
-    state: TrainingUnit, point: tuple[FloatArray, FloatArray], norm: float
-) -> tuple[TrainingUnit, tuple[Message, ...]]:
-    """At the next point of a conjugate solver, which is sent."""
-    state, states = _send(replace(state, theta=point[0], phi=point[1]), norm)
-    return state, (states,)

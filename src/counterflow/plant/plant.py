@@ -336,7 +336,7 @@ class Plant:
         >>> recording["unit1"].y.shape
         (101, 8)
         """
-        return simulation.simulate(self, steps, rng=rng, inputs=inputs, initial_state=initial_state)
+        return simulation.simulate(self, steps, rng=rng, inputs=inputs, initial_state=initial_state)[0]
 
     # ---- python-control
 

@@ -9,7 +9,7 @@ The recursion, rows 0..T, with h[0] given::
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal, TypeAlias, overload
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -31,25 +31,10 @@ InitialState: TypeAlias = ArrayLike | Mapping[str, ArrayLike] | None
 __all__ = ["Inputs", "Seed", "simulate"]
 
 
-@overload
 def simulate(
-    plant: Plant, steps: int, rng: Seed = ..., inputs: Inputs = ..., initial_state: InitialState = ...,
-    return_states: Literal[False] = ...,
-) -> Recording: ...  # fmt: skip
-
-
-@overload
-def simulate(
-    plant: Plant, steps: int, rng: Seed = ..., inputs: Inputs = ..., initial_state: InitialState = ..., *,
-    return_states: Literal[True],
-) -> tuple[Recording, FloatArray]: ...  # fmt: skip
-
-
-def simulate(
-    plant: Plant, steps: int, rng: Seed = None, inputs: Inputs = None, initial_state: InitialState = None,
-    return_states: bool = False,
-) -> Recording | tuple[Recording, FloatArray]:  # fmt: skip
-    """Run `plant` for `steps` steps and record rows 0..steps of every unit.
+    plant: Plant, steps: int, rng: Seed = None, inputs: Inputs = None, initial_state: InitialState = None
+) -> tuple[Recording, FloatArray]:
+    """Run `plant` for `steps` steps: a recording of rows 0..steps of every unit, and the true states (T+1, P).
 
     Parameters
     ----------
@@ -64,14 +49,12 @@ def simulate(
         None draws white N(0, 1) inputs. A mapping must name every unit that has inputs. Row T acts on nothing.
     initial_state : (P,) array, {unit: (P_m,) array}, or None
         h[0]; zero by default, also for units that a mapping leaves out.
-    return_states : bool
-        Also return the states h, shape (T+1, P).
 
     Examples
     --------
     >>> from counterflow.plant import random_plant
     >>> plant = random_plant(rng=0)
-    >>> recording, states = simulate(plant, 50, rng=1, return_states=True)
+    >>> recording, states = simulate(plant, 50, rng=1)
     >>> recording.rows, states.shape
     (51, (51, 4))
     """
@@ -93,8 +76,7 @@ def simulate(
             y[name] = states[:, plant.state_slice(name)] @ plant.block("C", name).T + noise
     _refuse_overflow(plant, states, y)
     parts = {unit.name: UnitRecording(y[unit.name], u[unit.name], unit) for unit in plant.units}
-    recording = Recording(parts, plant.dt)
-    return (recording, states) if return_states else recording
+    return Recording(parts, plant.dt), states
 
 
 def _noise(covariance: FloatArray, rows: int, seed: int, purpose: str, name: str) -> FloatArray:

@@ -7,9 +7,7 @@ bytes, so that the same bytes are paid for once and what never left can be withd
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
 import secrets
 import threading
 from collections.abc import Iterator, Sequence
@@ -17,33 +15,36 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from counterflow import database
-from counterflow.errors import OptionError, PrivacyError, StorageError
-from counterflow.privacy import accounting, ledger_file
+from counterflow import sealed_log
+from counterflow.errors import CounterflowError, OptionError, PrivacyError, StorageError
+from counterflow.privacy import accounting
 from counterflow.privacy.accounting import Cost
 from counterflow.privacy.balance import RELEASED, RESERVED, SPENT, STATES, WITHDRAWN, Balance, Entry, Mark
 from counterflow.privacy.stretch import Piece, Placed, RowRange
-
-if TYPE_CHECKING:
-    import sqlite3
+from counterflow.sealed_log import DatabaseSchema, FileLogs, MemoryLogs, Row, SealedLogs
 
 ROUNDING = 1e-9  # relative: the whole budget can be spent although its parts are rounded
 SUFFIX = ".ledger"
+SCHEMA = DatabaseSchema(
+    "ledger", 0x4346_4C47, 3, {"entries": True},  # "CFLG"
+    restore="Restore it from a backup that has every release, or take the budget as spent",
+    give="check the path; ledgers are made by `counterflow privacy open`",
+)  # fmt: skip
+_LOG, _BUDGET = "entries", "budget"
 _LONGEST_TEXT = 1000
 
 
 class Ledger:
     """The privacy budget (ε, δ) of one unit, and every release it was spent on.
 
-    Made by ``create`` and ``open``, or by ``temporary`` for a budget that ends with the process. An SQLite file in
-    which rows are added and never changed; check and entry are one transaction that only one process at a time can be
-    in, and it is on the disk before ``spend`` returns. Entries are chained by SHA-256, so that opening a ledger detects
-    an entry or a budget that was changed, removed or added by other means. The ``.head`` file beside it says which was
-    the last entry, so that it is noticed if the last ones are lost together, as by an old copy of the ledger alone.
+    Made by ``create`` and ``open``, or by ``temporary`` for a budget that ends with the process. A sealed log
+    (``counterflow.sealed_log``) whose first row is the budget: check and entry are one turn that only one process at a
+    time can have, and it is on the disk before ``spend`` returns. Opening a ledger detects an entry or a budget that
+    was changed, removed or added by other means, and the ``.head`` file beside it that the last ones are missing.
 
     What cannot be detected here: that all files of a ledger have been put back from an old copy (a plant finds it by
     the ``mark`` in its audit log); and somebody who may write them and computes the chain anew. Whoever administers the
@@ -66,30 +67,20 @@ class Ledger:
     window: int
     created: str  # UTC, ISO 8601
 
-    def __init__(self, connection: sqlite3.Connection, path: Path | None) -> None:
+    def __init__(self, logs: SealedLogs, path: Path | None) -> None:
         """Not for users: see ``create``, ``open`` and ``temporary``."""
-        self.path = path
-        self._connection: sqlite3.Connection | None = connection
-        self._process = os.getpid()
-        self._identity = None if path is None else ledger_file.identity(path)
-        self._head = None if path is None else ledger_file.head(path)
+        self.path, self._logs = path, logs
         self._lock = threading.RLock()
-        self._balance = Balance()
+        self._balance = Balance(-1)  # the budget comes before the first entry
         self._spent: tuple[int, float] | None = None
         self._grid = ""  # of the rows whose place is known
+        self._pieces: list[Piece] = []  # which they are
         self._reserved: dict[str, Entry] = {}  # by the digest of their bytes, as they stand
-        with ledger_file.FORM.blaming(path):
-            told = self._head.told("entries") if self._head is not None and self._head.place.exists() else None
-        with self._reading() as reading:
-            self._read_budget()
-            self._read_new()
-            if self._head is not None:
-                self._head.check(reading, "entries", told)
-                if not self._head.place.exists():
-                    if self._balance.last:
-                        raise self._changed(f"{self._head.place.name} is missing")
-                    self._head.make()
+        try:
             self._total()  # what cannot be accounted for is found now, not when a release waits
+        except BaseException:
+            logs.close()
+            raise
 
     @classmethod
     def create(cls, path: str | Path, unit: str, epsilon: float, delta: float, window: int = 1) -> Ledger:
@@ -100,30 +91,27 @@ class Ledger:
         path : such as ``ledger_path(directory, unit)``.
         epsilon, delta, window : what the unit may spend over its life, for any ``window`` consecutive measurements.
         """
-        place = _place(path)
-        ledger_file.make(place, _budget(unit, epsilon, delta, window))
-        return cls.open(place)
+        place, begins = _place(path), sealed_log.Entry(_BUDGET, _budget(unit, epsilon, delta, window))
+        return cls(FileLogs.create(place, SCHEMA, _LOG, begins), place)
 
     @classmethod
     def open(cls, path: str | Path, unit: str | None = None) -> Ledger:
         """An existing ledger, checked from the first entry to the last; ``unit`` refuses that of another unit."""
         place = _place(path)
-        connection = ledger_file.connect(place)
-        try:
-            ledger = cls(connection, place)
-            if unit is not None and ledger.unit != unit:
-                raise StorageError(
-                    f"the ledger {str(place)!r} is that of unit {ledger.unit!r}, not of {unit!r}: give the right file."
-                )
-        except BaseException:
-            connection.close()
-            raise
+        ledger = cls(FileLogs(place, SCHEMA, make=False), place)
+        if unit is not None and ledger.unit != unit:
+            ledger.close()
+            raise StorageError(
+                f"the ledger {str(place)!r} is that of unit {ledger.unit!r}, not of {unit!r}: give the right file."
+            )
         return ledger
 
     @classmethod
     def temporary(cls, unit: str, epsilon: float, delta: float, window: int = 1) -> Ledger:
         """A ledger in memory: it guards one run, and is gone afterwards."""
-        return cls(ledger_file.in_memory(_budget(unit, epsilon, delta, window)), None)
+        logs = MemoryLogs(SCHEMA)
+        logs.append(_LOG, sealed_log.Entry(_BUDGET, _budget(unit, epsilon, delta, window)))
+        return cls(logs, None)
 
     # ---- spending
 
@@ -165,8 +153,7 @@ class Ledger:
         """
         if state not in (RELEASED, WITHDRAWN) or not _is_text(note):
             raise OptionError(f"unit {self.unit!r}: a reservation is 'released' or 'withdrawn', with a note in words")
-        with self._transaction("IMMEDIATE"):
-            self._read_new()
+        with self._turn():
             entry = self._reserved.get(release)
             if entry is None or (entry.state != state and entry.state != RESERVED):
                 told = "unknown" if entry is None else entry.state
@@ -181,13 +168,12 @@ class Ledger:
                 spent = self._balance.total(self.delta, self.window, less=back)
                 about = (entry.fit, entry.mechanism, entry.source)
                 self._write(cost, note, about, spent, state, release)
-        with self._lock:
+        with self._current():
             return self._reserved[release]
 
     def require(self, costs: Sequence[Cost], what: str, rows: RowRange | None = None) -> None:
         """Refuse now, before long work begins, what ``spend`` would refuse later."""
-        with self._reading():
-            self._read_new()
+        with self._current():
             place = self._placed(rows)
             self._afforded([_moved(cost, place) for cost in costs], what)
 
@@ -204,8 +190,7 @@ class Ledger:
                 )
         if rows is not None and rows.grid and self.path is not None:
             rows.tags(self._key)  # takes seconds for millions of rows, in which others may spend
-        with self._transaction("IMMEDIATE"):  # one process at a time, from the check to the commit
-            self._read_new()
+        with self._turn():
             known = self._reserved.get(release)
             if known is not None and known.state != WITHDRAWN:
                 return known
@@ -218,41 +203,27 @@ class Ledger:
         self, cost: Cost, what: str, about: tuple[str, str, str], spent: float, state: str, release: str = "",
         grid: str = "", piece: Piece | None = None,
     ) -> Entry:  # fmt: skip
-        """Add a row inside the transaction; it is taken in when it is committed, or read again if it is not."""
-        assert self._connection is not None
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        numbers = (float(cost.row_loss) + 0.0, float(cost.epsilon) + 0.0, float(cost.delta) + 0.0)  # no -0.0
-        first, tags = (0, b"") if piece is None else (piece.first, piece.tags.astype("<u8").tobytes())
-        content = (
-            self._balance.last + 1, now, what, *about, cost.start, cost.stop, *numbers, spent, state, release, grid,
-            first, tags,
-        )  # fmt: skip
-        row = (*content, ledger_file.seal(self._balance.seal, content))
-        marks = ", ".join("?" * len(row))
-        self._connection.execute(f"INSERT INTO entries ({ledger_file.COLUMNS}) VALUES ({marks})", row)
-        self._connection.execute("COMMIT")
-        self._absorb(row)
-        self._spent = (row[0], spent)
-        if self._head is not None:
-            self._head.write("entries", row[0], row[-1])
-        return _entry(row)
+        """Add a row inside the turn; it is taken in once that is over."""
+        numbers = [float(number) + 0.0 for number in (cost.row_loss, cost.epsilon, cost.delta)]  # no -0.0
+        table = {
+            "time": datetime.now(UTC).isoformat(timespec="seconds"), "what": what, "about": about, "release": release,
+            "cost": [cost.start, cost.stop, *numbers], "spent": float(spent),
+        }  # fmt: skip
+        if piece is None:
+            return _entry(self._logs.append(_LOG, sealed_log.Entry(state, table)))
+        table |= {"grid": grid, "first": piece.first}
+        return _entry(self._logs.append(_LOG, sealed_log.Entry(state, table, [piece.tags.astype("<u8").tobytes()])))
 
     def _placed(self, rows: RowRange | None) -> Placed | None:
         """Which rows these are, by what was released before; None: nobody but the cost says it."""
-        if rows is None or self.path is None:
-            return None
-        assert self._connection is not None
-        found = self._connection.execute("SELECT first, tags FROM entries WHERE length(tags) > 0")
-        return rows.placed(self._key, self._grid, (Piece(first, np.frombuffer(tags, "<u8")) for first, tags in found))
+        return None if rows is None or self.path is None else rows.placed(self._key, self._grid, self._pieces)
 
     # ---- looking
 
     @property
     def spent(self) -> float:
         """ε at the ledger's δ, for the worst ``window`` rows, over all releases."""
-        with self._reading():
-            self._read_new()
-            return self._total()
+        return self._total()
 
     @property
     def left(self) -> float:
@@ -265,67 +236,50 @@ class Ledger:
 
         More than ``left``, because such releases add up more slowly than their ε.
         """
-        with self._reading():
-            self._read_new()
+        with self._current():
             return self._balance.room(self.epsilon, self.delta, self.window)
 
     def entries(self) -> tuple[Entry, ...]:
         """Every release, in order, as it stands."""
-        with self._reading() as connection:
-            self._read_new()
-            found, reserved = dict[int, Entry](), dict[str, int]()
-            for entry in map(
-                self._checked, connection.execute(f"SELECT {ledger_file.COLUMNS} FROM entries ORDER BY id")
-            ):
-                if entry.state in (SPENT, RESERVED):
-                    found[entry.id], reserved[entry.release] = entry, entry.id
-                else:
-                    number = reserved[entry.release]
-                    found[number] = replace(found[number], state=entry.state)
-            return tuple(found.values())
+        found, reserved = dict[int, Entry](), dict[str, int]()
+        for row in self._logs.rows(_LOG, 1):
+            entry = self._checked(row)
+            if entry.state in (SPENT, RESERVED):
+                found[entry.id], reserved[entry.release] = entry, entry.id
+            else:
+                number = reserved[entry.release]
+                found[number] = replace(found[number], state=entry.state)
+        return tuple(found.values())
 
     def reservations(self) -> tuple[Entry, ...]:
         """Those that are not settled."""
-        with self._reading():
-            self._read_new()
+        with self._current():
             return tuple(entry for entry in self._reserved.values() if entry.state == RESERVED)
 
     @property
     def mark(self) -> Mark:
         """How far it has come; whoever keeps it elsewhere can tell an old copy by ``holds``."""
-        with self._reading():
-            self._read_new()
+        with self._current():
             return Mark(self.name, self._balance.last, self._balance.seal)
 
     def holds(self, mark: Mark) -> bool:
         """Whether this ledger has come at least so far; also if the mark is that of another ledger."""
-        with self._reading() as connection:
-            self._read_new()
-            if mark.ledger != self.name or not mark.entry:
-                return True
-            found = connection.execute("SELECT seal FROM entries WHERE id = ?", (mark.entry,)).fetchone()
-            return bool(found == (mark.seal,))
+        if mark.ledger != self.name or not mark.entry:
+            return True
+        row = next(self._logs.rows(_LOG, mark.entry), None)
+        return row is not None and row.seal == mark.seal
 
     # ---- life
 
     def close(self) -> None:
         """Let go of the file. Nothing is lost without it."""
-        with self._lock, ledger_file.FORM.blaming(self.path):
-            connection, self._connection = self._connection, None
-            if connection is not None and self._process == os.getpid():
-                connection.close()
+        self._logs.close()
 
     def __enter__(self) -> Ledger:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def __del__(self) -> None:
-        connection = getattr(self, "_connection", None)
-        if connection is not None and self._process == os.getpid():
-            with contextlib.suppress(Exception):
-                connection.close()
 
     def __repr__(self) -> str:
         where = "in memory" if self.path is None else str(self.path)
@@ -334,110 +288,74 @@ class Ledger:
     # ---- inside
 
     @contextmanager
-    def _transaction(self, kind: str) -> Iterator[sqlite3.Connection]:
-        with self._lock, ledger_file.FORM.blaming(self.path):
-            connection = self._connection
-            if connection is None:
-                raise StorageError(f"{ledger_file.FORM.named(self.path)} has been closed: open it again.")
-            if self._process != os.getpid():
-                raise StorageError(
-                    f"{ledger_file.FORM.named(self.path)} was opened by another process: open it in this one, too."
-                )
-            if connection.in_transaction:  # _reading within _reading
-                yield connection
-                return
-            connection.execute(f"BEGIN {kind}")
-            try:
-                # one that was deleted or replaced can still be written to by whoever has it open; that would be lost
-                if self.path is not None and ledger_file.identity(self.path) != self._identity:
-                    raise StorageError(
-                        f"{ledger_file.FORM.named(self.path)} has been replaced by another file: open it again."
-                    )
-                yield connection
-                if connection.in_transaction:
-                    connection.execute("COMMIT")
-            except BaseException:
-                database.rollback(connection)
-                raise
+    def _current(self) -> Iterator[None]:
+        """Inside, all that any process has spent is taken in."""
+        with self._lock:
+            for row in self._logs.rows(_LOG, self._balance.last + 1):
+                self._absorb(row)
+            if self._balance.last < 0:
+                raise self._changed("it holds no budget")
+            yield
 
-    def _reading(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
-        return self._transaction("DEFERRED")
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """One process at a time, from the check to the commit."""
+        with self._lock, self._logs.turn(), self._current():
+            yield
 
-    def _read_budget(self) -> None:
-        assert self._connection is not None
-        rows = self._connection.execute(
-            "SELECT unit, epsilon, delta, window_rows, created, secret, seal FROM budget"
-        ).fetchall()
-        if len(rows) != 1:
-            raise self._changed("it holds no budget")
-        *content, seal = rows[0]
+    def _absorb(self, row: Row) -> None:
+        if self._balance.last < 0:
+            self._absorb_budget(row)
+        else:
+            entry = self._checked(row)
+            if entry.state in (SPENT, RESERVED):
+                self._balance.add(entry.cost)
+            else:
+                before = self._reserved.get(entry.release)
+                if before is None or before.state != RESERVED:
+                    raise self._changed(f"entry {entry.id} settles what was not reserved")
+                if entry.state == WITHDRAWN:
+                    self._balance.add(before.cost, -1)
+                entry = replace(before, state=entry.state)
+            if entry.state != SPENT:
+                self._reserved[entry.release] = entry
+            if row.pieces:
+                self._grid = self._grid or str(row.table["grid"])
+                self._pieces.append(Piece(int(row.table["first"]), np.frombuffer(row.pieces[0], "<u8")))
+        self._balance.last, self._balance.seal = row.number - 1, row.seal
+
+    def _absorb_budget(self, row: Row) -> None:
         try:
-            unit, epsilon, delta, window, created, secret = _budget(*content)
-            self._key = bytes.fromhex(secret)
+            if row.kind != _BUDGET or row.table != _budget(**row.table):
+                raise ValueError("it does not begin with a budget")
+            self._key = bytes.fromhex(row.table["secret"])
         except (OptionError, TypeError, ValueError) as error:
             raise self._changed(str(error)) from None
-        if content[4] != created or seal != ledger_file.seal("", [ledger_file.VERSION, *content]):
-            raise self._changed("its budget is not the one it was made with")
-        self.unit, self.epsilon, self.delta, self.window, self.created = unit, epsilon, delta, window, created
-        self._balance.seal, self.name = seal, seal[:16]
+        self.unit, self.created, self.name = row.table["unit"], row.table["created"], row.seal[:16]
+        self.epsilon, self.delta, self.window = (row.table[name] for name in ("epsilon", "delta", "window"))
 
-    def _read_new(self) -> None:
-        """Take in what other processes have spent since."""
-        assert self._connection is not None
-        last = self._balance.last
-        rows = self._connection.execute(
-            f"SELECT {ledger_file.COLUMNS} FROM entries WHERE id >= ? OR id < 1 OR typeof(id) <> 'integer' ORDER BY id",
-            (last,),
-        )
-        if last:
-            row = rows.fetchone()
-            if row is None or row[0] != last or row[-1] != self._balance.seal:
-                raise self._changed(f"entry {last} was there and is not any more")
-        for row in rows:
-            number = self._checked(row).id
-            if number != self._balance.last + 1:
-                raise self._changed(f"an entry is missing before number {number}")
-            if row[-1] != ledger_file.seal(self._balance.seal, row[:-1]):
-                raise self._changed(f"entry {number} is not what was written, or one before it is missing")
-            self._absorb(row)
-
-    def _checked(self, row: Sequence[Any]) -> Entry:
+    def _checked(self, row: Row) -> Entry:
         """The entry that a row holds, if it is one."""
-        if any(type(value) is not kind for value, kind in zip(row, ledger_file.KINDS, strict=True)):
-            raise self._changed(f"entry {row[0]!r} holds values of the wrong kind")
-        if not all(_is_text(text) for text in row[1:6]) or not _is_time(row[1]) or row[12] not in STATES:
-            raise self._changed(f"entry {row[0]} holds text that is none")
-        if not 0 <= row[11] < math.inf:
-            raise self._changed(f"entry {row[0]} says that {row[11]} was spent in all")
         try:
-            return _entry(row)
-        except OptionError as error:
-            raise self._changed(f"entry {row[0]}: {error}") from None
-
-    def _absorb(self, row: Sequence[Any]) -> None:
-        entry = _entry(row)
-        if entry.state in (SPENT, RESERVED):
-            self._balance.add(entry.cost)
-        else:
-            before = self._reserved.get(entry.release)
-            if before is None or before.state != RESERVED:
-                raise self._changed(f"entry {entry.id} settles what was not reserved")
-            if entry.state == WITHDRAWN:
-                self._balance.add(before.cost, -1)
-            entry = replace(before, state=entry.state)
-        if entry.state != SPENT:
-            self._reserved[entry.release] = entry
-        self._grid = self._grid or row[14]
-        self._balance.last, self._balance.seal = row[0], row[-1]
+            entry = _entry(row)
+            texts = (entry.what, entry.fit, entry.mechanism, entry.source)
+            if row.kind not in STATES or not all(map(_is_text, texts)) or not _is_time(entry.time):
+                raise ValueError("text that is none")
+            if not 0 <= entry.spent < math.inf:
+                raise ValueError(f"a sum of {entry.spent}")
+        except (CounterflowError, KeyError, TypeError, ValueError) as error:
+            raise self._changed(f"entry {row.number - 1} does not hold a release ({error})") from None
+        return entry
 
     def _total(self) -> float:
-        """ε in all up to the last entry that was read."""
-        if self._spent is None or self._spent[0] != self._balance.last:
-            try:
-                self._spent = (self._balance.last, self._balance.total(self.delta, self.window))
-            except OptionError as error:
-                raise self._changed(str(error)) from None
-        return self._spent[1]
+        """ε in all."""
+        with self._current():
+            if self._spent is None or self._spent[0] != self._balance.last:
+                try:
+                    self._spent = (self._balance.last, self._balance.total(self.delta, self.window))
+                except OptionError as error:
+                    raise self._changed(str(error)) from None
+            return self._spent[1]
 
     def _afforded(self, costs: Sequence[Cost], what: str) -> float:
         """ε in all once these are spent; refuses what is over the budget."""
@@ -462,7 +380,7 @@ class Ledger:
         )
 
     def _changed(self, how: str) -> StorageError:
-        return ledger_file.FORM.damaged(self.path, how)
+        return SCHEMA.damaged(self.path, how)
 
 
 def ledger_path(directory: str | Path, unit: str) -> Path:
@@ -478,22 +396,24 @@ def ledger_path(directory: str | Path, unit: str) -> Path:
 
 def _budget(
     unit: object, epsilon: object, delta: object, window: object, created: object = None, secret: str = ""
-) -> tuple[Any, ...]:
+) -> dict[str, Any]:
     """What a ledger begins with, checked."""
     if not _is_text(unit):
         raise OptionError(f"ledger: unit must be printable text of 1 to {_LONGEST_TEXT} characters, got {unit!r}")
-    checked = accounting.check_budget(epsilon, delta, f"ledger of unit {unit!r}")
+    epsilon, delta = accounting.check_budget(epsilon, delta, f"ledger of unit {unit!r}")
     if type(window) is not int or not 1 <= window < 2**40:
         raise OptionError(f"ledger of unit {unit!r}: window must be a whole number of at least 1, got {window!r}")
     if created is not None and not _is_time(created):
         raise OptionError(f"it was made at {created!r}")
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    return unit, *checked, window, created or now, secret or secrets.token_hex(32)
+    created = created or datetime.now(UTC).isoformat(timespec="seconds")
+    plain = {"unit": unit, "epsilon": epsilon, "delta": delta, "window": window, "created": created}
+    return {**plain, "secret": secret or secrets.token_hex(32)}
 
 
-def _entry(row: Sequence[Any]) -> Entry:
-    number, time, what, fit, mechanism, source = row[:6]
-    return Entry(number, time, what, fit, mechanism, source, Cost(*row[6:11]), *row[11:14])
+def _entry(row: Row) -> Entry:
+    table, (fit, mechanism, source) = row.table, row.table["about"]
+    about = table["time"], table["what"], fit, mechanism, source
+    return Entry(row.number - 1, *about, Cost(*table["cost"]), table["spent"], row.kind, table["release"])
 
 
 def _moved(cost: Cost, place: Placed | None) -> Cost:

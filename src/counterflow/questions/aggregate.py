@@ -5,24 +5,25 @@ The unit computes it from what it holds, C_mm (φ_1 - φ_0). The server is asked
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from counterflow import wording
 from counterflow.arrays import FloatArray, frozen
-from counterflow.caveats import Caveat
 from counterflow.errors import DataError, OptionError
 from counterflow.notebook import Table
+from counterflow.plant.calendar import Calendar
 from counterflow.protocol import Answer, Ask, Change
+from counterflow.questions import answer
+from counterflow.questions.answer import About, Described, Responder, Surroundings
+from counterflow.questions.numbers import named
 from counterflow.questions.parts import part_of
 from counterflow.questions.phrases import sized
 from counterflow.questions.question import Entry, Form, Request
-from counterflow.questions.reply import About, Described, Reply, Responder, Surroundings
 from counterflow.questions.server_model import ServerModel
-from counterflow.questions.views import View, attributes, channels_json, named
 
 if TYPE_CHECKING:
     import polars
@@ -30,21 +31,10 @@ if TYPE_CHECKING:
 
     from counterflow.exchange.part import UnitPart
 
-
-@dataclass(frozen=True)
-class ChannelChangeView:
-    channel: str
-    measured_in: str
-    change: float
-    size: float
-
-
-@dataclass(frozen=True)
-class AggregateView(View):
-    unit: str
-    phi_0: list[float]
-    phi_1: list[float]
-    ranked: list[ChannelChangeView]
+QUESTION = "If the joint effect of all others on {unit} were another: what would it do?"
+CONDITION = "If all others' joint effect on {unit} were ({phi_1}) instead of ({phi_0}), "
+ANSWER = CONDITION + "{unit} {channel} would {verb} by {size}."
+NOTHING = CONDITION + "nothing would change there."
 
 
 @dataclass(frozen=True)
@@ -62,17 +52,12 @@ class AskAggregate(Request):
         Entry("phi_0", Form.VECTOR, None, "Instead of what (what the unit has learned); may repeat."),
     )
     drawn = ""
-    schema = AggregateView
 
     unit: str
     phi_1: Sequence[float] | FloatArray
     phi_0: Sequence[float] | FloatArray | None = None
     headline: str | None = None
     question: str = ""
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any], unit: str) -> AskAggregate:
-        return cls(unit, given["phi_1"], given["phi_0"] or None)
 
     def messages(self, server: Responder, part: UnitPart) -> tuple[list[Change], Ask]:
         self.vectors(part)
@@ -106,15 +91,17 @@ class AskAggregate(Request):
             mean = np.asarray(part.model.C @ (other - base))
         if not np.isfinite(mean).all():
             raise DataError(f"aggregate_effect: phi of unit {self.unit!r} is too large for double precision")
-        names = part.unit.output_names
-        return Aggregate(self.unit, names, frozen(mean), frozen(other), frozen(base), about.caveats, about)
+        return Aggregate(
+            unit=self.unit, channels=part.unit.output_names, mean=frozen(mean), phi_1=frozen(other),
+            phi_0=frozen(base), caveats=about.caveats, about=about,
+        )  # fmt: skip
 
-    def words(self, plant: Described) -> str:
-        return self.question or f"If the joint effect of all others on {self.unit} were another: what would it do?"
+    def words(self, plant: Described, calendar: Calendar | None = None) -> str:
+        return self.question or QUESTION.format(unit=self.unit)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Aggregate(Reply):
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Aggregate(answer.Answer):
     """Change ``mean`` (D_m,) of a unit's outputs if the joint effect of all others' inputs were phi_1, not phi_0.
 
     It stands for ``mean`` where numbers are needed: ``np.asarray(answer)``.
@@ -123,12 +110,9 @@ class Aggregate(Reply):
     kind = "aggregate"
 
     unit: str
-    channels: tuple[str, ...]
     mean: FloatArray
     phi_1: FloatArray
     phi_0: FloatArray
-    caveats: tuple[Caveat, ...] = ()
-    about: About = field(default=None, repr=False)  # type: ignore[assignment]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> FloatArray:
         return np.array(self.mean, dtype=dtype)
@@ -136,23 +120,16 @@ class Aggregate(Reply):
     @property
     def sizes(self) -> FloatArray:
         """The changes (D_m,) in standard deviations of each channel's noise."""
-        return np.abs(self.mean) / self.about.noise
-
-    def order(self) -> list[int]:
-        """Channels, those that move most (against their noise) first."""
-        return [int(k) for k in np.argsort(-self.sizes, kind="stable")]
+        return np.asarray(np.abs(self.mean) / self.about.noise)
 
     def sentence(self, channel: str | None = None) -> str:
         k = self.chosen(channel)
         phi_1, phi_0 = (", ".join(wording.number(float(v)) for v in phi) for phi in (self.phi_1, self.phi_0))
-        condition = f"If all others' joint effect on {self.unit} were ({phi_1}) instead of ({phi_0})"
-        if not self.mean[k]:
-            return f"{condition}, nothing would change there."
-        verb, by = (
-            "fall" if self.mean[k] < 0 else "rise",
-            sized(abs(self.mean[k]), self.about.outputs[k].unit, sign=False),
-        )
-        return f"{condition}, {self.unit} {self.channels[k]} would {verb} by {by}."
+        return (ANSWER if self.mean[k] else NOTHING).format(
+            unit=self.unit, phi_1=phi_1, phi_0=phi_0, channel=self.channels[k],
+            verb="fall" if self.mean[k] < 0 else "rise",
+            size=sized(abs(self.mean[k]), self.about.outputs[k].unit, sign=False),
+        )  # fmt: skip
 
     def tables(self, channels: Sequence[str] = ()) -> list[Table]:
         rows = [
@@ -161,16 +138,18 @@ class Aggregate(Reply):
         ]
         return [Table(f"{self.unit}: the channels that move most", ["channel", "change", "× noise"], rows)]
 
-    def to_json(self) -> dict[str, Any]:
-        channels = channels_json(self.about.outputs)
-        return {**attributes(self, "unit", "phi_0", "phi_1"), "channels": channels, "mean": self.mean}
+    def labels(self) -> dict[str, Any]:
+        return {"unit": self.unit, "phi_0": self.phi_0, "phi_1": self.phi_1}
+
+    def arrays(self) -> dict[str, Any]:
+        return {"mean": self.mean}
 
     def view(self, drawn: Sequence[str], around: Surroundings) -> dict[str, Any]:
         ranked = [
             {**named(self.about.outputs[k]), "change": float(self.mean[k]), "size": float(self.sizes[k])}
             for k in self.order()
         ]
-        return {"unit": self.unit, "phi_0": self.phi_0.tolist(), "phi_1": self.phi_1.tolist(), "ranked": ranked}
+        return {**self.page(around), "ranked": ranked}
 
     def to_frame(self) -> polars.DataFrame:
         """One row a channel: channel, measured_in, change."""
@@ -179,16 +158,10 @@ class Aggregate(Reply):
         units = [channel.unit for channel in self.about.outputs]
         return polars.DataFrame({"channel": self.channels, "measured_in": units, "change": self.mean})
 
-    def plot(self) -> Figure:
+    def plot(self, channels: Sequence[str] = ()) -> Figure:
         """A matplotlib Figure: a bar for each channel, with a panel for each unit of measure."""
-        from counterflow.questions.plots import COLOURS, MOST_CHANNELS, by_unit, canvas, literal
+        from counterflow.questions.plots import bars
 
-        groups = by_unit(self.about.outputs, self.order()[:MOST_CHANNELS])
-        figure, axes = canvas(len(groups), 1, (6.0, 1.0 + 0.35 * sum(map(len, groups)) + 0.5 * len(groups)))
-        for axis, group in zip(axes[:, 0], groups, strict=True):
-            axis.barh([literal(self.channels[k]) for k in group], [self.mean[k] for k in group], color=COLOURS[0])
-            axis.axvline(0.0, color="0.6", linewidth=0.8)
-            axis.invert_yaxis()
-            axis.set_xlabel(literal(f"change [{self.about.outputs[group[0]].unit}]".replace(" []", "")))
-        axes[0, 0].set_title(literal(f"{self.unit}, if all others' joint effect were another"), fontsize="medium")
-        return figure
+        order = [self.about.output(name) for name in channels] or self.order()
+        title = f"{self.unit}, if all others' joint effect were another"
+        return bars(self.about.outputs, order, self.mean, "change", title)

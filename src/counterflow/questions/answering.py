@@ -9,7 +9,7 @@ import numpy as np
 
 from counterflow.caveats import distinct, to_text
 from counterflow.learning.likelihood import SharedRecord
-from counterflow.protocol import Answer, Ask, Change, Message, Sufficient, decode, encode
+from counterflow.protocol import Answer, Ask, Change, Sufficient
 from counterflow.protocol.questions import HELD, REACTING
 from counterflow.questions.parts import Watch, with_caveats
 from counterflow.questions.refusals import refuse_doubtful, refuse_runaway, refuse_without_rows, speaking, units_passed
@@ -31,18 +31,15 @@ class Server(ServerModel):
         return replace(self, shared=SharedRecord.from_messages(messages))
 
     def ask(self, changes: Sequence[Change], ask: Ask, watch: Watch | None = None) -> tuple[Answer, ...]:
-        """Carry one question here and its answer back; every message is encoded and decoded on the way."""
-
-        def carried(message: Message, up: bool) -> Message:
-            if watch is not None:
-                watch(message, up)
-            return decode(encode(message))
-
-        arrived = [m for m in (carried(change, True) for change in changes) if isinstance(m, Change)]
-        asked = carried(ask, True)
-        assert isinstance(asked, Ask)
-        back = [carried(part, False) for part in self.answer(arrived, asked)]
-        return tuple(part for part in back if isinstance(part, Answer))
+        """Answer one question; ``watch`` sees every message that would cross."""
+        if watch is not None:
+            for message in (*changes, ask):
+                watch(message, True)
+        found = self.answer(changes, ask)
+        if watch is not None:
+            for part in found:
+                watch(part, False)
+        return found
 
     def answer(self, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
         """Answer one question of unit ``ask.unit``, all of it in engineering units.

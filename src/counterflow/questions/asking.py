@@ -22,6 +22,7 @@ from counterflow.plant.calendar import Calendar, Moment, Span, as_rows, as_steps
 from counterflow.plant.units import PublicUnit, Unit, unit_named
 from counterflow.protocol.questions import HELD, REACTING
 from counterflow.questions.aggregate import Aggregate, AskAggregate
+from counterflow.questions.answer import Described, Responder
 from counterflow.questions.attribution import AskAttribution, Attribution
 from counterflow.questions.counterfactual import AskCounterfactual, Counterfactual
 from counterflow.questions.effect import AskEffect, Effect
@@ -29,7 +30,7 @@ from counterflow.questions.forecast import AskForecast, Forecast
 from counterflow.questions.parts import Watch
 from counterflow.questions.paths import AskPaths, Paths
 from counterflow.questions.question import Request, ask_server
-from counterflow.questions.reply import Described, Responder
+from counterflow.questions.registry import QUESTIONS
 from counterflow.questions.restoration import AskRestoration, Restoration
 from counterflow.questions.trajectory import Trajectories
 
@@ -74,6 +75,15 @@ class Questions(ABC):
     def source(self, question: type[Request], recording: Recording | None) -> Source:
         """Whom to ask such a question, and with which rows."""
 
+    if not TYPE_CHECKING:  # type checkers know the methods below, and not those of other registered questions
+
+        def __getattr__(self, name: str) -> Any:
+            """A registered question that has no method here is asked by its kind, with its own arguments."""
+            if name not in QUESTIONS:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            kind = QUESTIONS[name]
+            return lambda *given, recording=None, **more: self.ask(kind(*given, **more), recording)
+
     def part_of(self, name: str) -> UnitPart:
         """Of a unit whose outputs are seen here."""
         self.plant.unit(name)
@@ -110,7 +120,7 @@ class Questions(ABC):
                 f'{first.kind}: laws say what controllers would do, so that they go with controllers="reacting"',
                 code="laws-held",
             )
-        reacting = [replace(request, controllers=REACTING, laws=laws) for request in requests]  # type: ignore[type-var]
+        reacting = [replace(cast(Any, request), controllers=REACTING, laws=laws) for request in requests]
         return reacting, source._replace(responder=source.responder.supposing(laws))
 
     def _put(self, request: Request, source: Source, recording: Recording | None, watch: Watch | None) -> Any:
@@ -138,7 +148,7 @@ class Questions(ABC):
             if (value := getattr(request, name, None)) is not None and has_frame(value):
                 found[name] = columns_of(value)
         changed = {name: value for name, value in found.items() if value is not getattr(request, name)}
-        return replace(request, **changed) if changed else request  # type: ignore[type-var]
+        return replace(request, **changed) if changed else request
 
     def _only(self, unit: str | None) -> str:
         if unit is not None:

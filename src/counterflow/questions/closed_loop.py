@@ -26,8 +26,8 @@ from counterflow.errors import UnidentifiedError, UnstableError
 from counterflow.protocol import Reaction, Trial
 
 if TYPE_CHECKING:
-    from counterflow.control.laws import Law
-    from counterflow.learning.network import Network
+    from counterflow.control import Law
+    from counterflow.learning.model import Run
     from counterflow.questions.server_model import ServerModel
 
 STRETCHES = (96, 24, 6)  # rows that are settled together; where that fails, fewer
@@ -35,12 +35,8 @@ MOST_ROUNDS = 72  # of one stretch
 SETTLED = 1e-9  # of an input's usual movement: what counts as nothing
 AWAY = 1e4  # standard deviations from where it was, beyond which a loop is called unstable
 LEAD = 12  # recorded rows that laws are shown before the first of the future
-DRAWS = 32  # of uncertain couplings
 PROBED = 400  # rows in which a loop is looked at, whether it settles
 GROWING = 1.002  # a row, of a disturbance of a loop that does not settle
-PULSE = 0.1  # of an input's usual movement: what a response is measured with
-FREE_RUNS = 24  # of the model beside the record, that tell how wrong it gets
-FREE_ROWS = 300  # longest of them
 NUDGE = 1e-3  # of an input's usual movement: a disturbance so small that no limit is met
 
 
@@ -86,109 +82,6 @@ class Reactor(Protocol):
 
 
 BatchAsk = Callable[[Mapping[str, Trial]], Mapping[str, Reaction]]  # asks several units in one round
-
-
-class NetworkRun:
-    """Replicates of a network, as recorded from ``row`` on, or after the last row (None)."""
-
-    def __init__(self, server: ServerModel, row: int | None, n: int, alone: bool = False) -> None:
-        network = server.network if not alone or server.network is None else server.network.mean
-        assert network is not None
-        self.server, self.network, self.past, self.n = server, network, row is not None, n
-        self.worlds, r, p = len(network.linear), network.size, network.memory
-        self.usual = np.asarray(network.scale[r:])
-        self.row = len(server.standard_rows) if row is None else row
-        before = server.before(self.row)
-        self.z = np.zeros((self.worlds, p + n, before.shape[1]))
-        self.z[:, :p] = before
-        self.residual: FloatArray | None = None
-        if self.past:
-            rows = server.standard_rows[self.row : self.row + n]
-            self.z[:, p:] = rows
-            self.residual = np.empty((self.worlds, n, r))
-            for first, last, own in self.ways:
-                start = server.before(self.row + first)
-                inputs = np.vstack([start[-1:, r:], rows[first : last - 1, r:]])
-                self.residual[:, first:last] = own.factual(start, inputs, rows[first:last, :r])[1]
-        self.factual = self.z.copy()
-        self.limited = 0.0
-        self.states = np.zeros((self.worlds, n, server.A.shape[0]))
-
-    @property
-    def ways(self) -> list[tuple[int, int, Network]]:
-        """Stretches of the asked rows, each with the network of its way of running."""
-        if not self.past:
-            return [(0, self.n, self.network)]
-        known = [(each.start, each.stop, each.network or self.network) for each in self.server.regimes]
-        cut = [(max(a - self.row, 0), min(b - self.row, self.n), own) for a, b, own in known]
-        return [way for way in cut if way[0] < way[1]] or [(0, self.n, self.network)]
-
-    def advance(self, first: int, last: int, acting: FloatArray) -> None:
-        """Compute rows first to last - 1, on which inputs ``acting`` (K, last - first, U) act, in the model's terms."""
-        r, p = self.network.size, self.network.memory
-        standard = (acting - self.network.level[r:]) / self.network.scale[r:]
-        self.z[:, p + first - 1 : p + last - 1, r:] = standard
-        for start, stop, own in self.ways:
-            a, b = max(first, start), min(last, stop)
-            if a >= b:
-                continue
-            left = None if self.residual is None else self.residual[:, a:b]
-            found, limited = own.run(self.z[:, a : a + p], self.z[:, p + a - 1 : p + b - 1, r:], left)
-            self.z[:, p + a : p + b, :r] = found
-            self.limited = max(self.limited, limited)
-        gap = self.z[:, p + first : p + last, :r] - (self.factual[:, p + first : p + last, :r] if self.past else 0.0)
-        scaled = gap * self.network.scale[:r] + (0.0 if self.past else self.network.level[:r])
-        self.states[:, first:last, self.server.number_states] = scaled
-        if not np.abs(gap).max(initial=0.0) <= AWAY:
-            raise unstable(self.server)
-
-    def response(self, first: int, rows: int, column: int) -> FloatArray:
-        """(K, rows, P): what an input that is one higher does, acting on row ``first`` alone, to it and those after."""
-        r, p = self.network.size, self.network.memory
-        own = next((way for start, stop, way in self.ways if start <= first < stop), self.network)
-        inputs = np.repeat(self.z[:, p + first - 1 : p + first, r:], rows, axis=1)
-        raised = inputs.copy()
-        raised[:, 0, column] += PULSE
-        with_it, without = (own.run(self.z[:, first : first + p], each)[0] for each in (raised, inputs))
-        out = np.zeros((self.worlds, rows, self.states.shape[2]))
-        scale = self.network.scale[:r] / (PULSE * self.network.scale[r + column])
-        out[:, :, self.server.number_states] = (with_it - without) * scale
-        return out
-
-
-class LinearRun:
-    """Draws of an uncertain linear model; the first is the estimate itself."""
-
-    def __init__(self, server: ServerModel, row: int | None, n: int, alone: bool = False) -> None:
-        self.server, spread = server, None if alone else server.spread
-        self.worlds = 1 if spread is None else 1 + DRAWS
-        self.past, P = row is not None, server.A.shape[0]
-        self.AB = np.repeat(np.hstack([server.A, server.B])[None], self.worlds, axis=0)
-        if spread is not None:
-            drawn = np.random.default_rng(0).standard_normal((DRAWS, spread.root.shape[1]))
-            self.AB[1:, spread.rows, spread.columns] += drawn @ spread.root.T
-        self.usual = np.maximum(server.u.std(axis=0), 1e-12 + 1e-3 * np.abs(server.u).max(axis=0, initial=0.0))
-        self.start = np.zeros((self.worlds, P)) if self.past else np.tile(server.states[1], (self.worlds, 1))
-        self.size = np.maximum(np.abs(server.states[0]).max(axis=0), 1e-9)
-        self.limited = 0.0
-        self.states = np.zeros((self.worlds, n, P))
-
-    def advance(self, first: int, last: int, acting: FloatArray) -> None:
-        """Compute rows first to last - 1, on which inputs ``acting`` (K, last - first, U) act, in the model's terms."""
-        now = self.states[:, first - 1] if first else self.start
-        for t in range(first, last):
-            now = np.matmul(self.AB, np.hstack([now, acting[:, t - first]])[:, :, None])[:, :, 0]
-            self.states[:, t] = now
-        if not (np.abs(self.states[:, first:last]) <= AWAY * self.size).all():
-            raise unstable(self.server)
-
-    def response(self, first: int, rows: int, column: int) -> FloatArray:
-        """(K, rows, P): what an input that is one higher does, acting on row ``first`` alone, to it and those after."""
-        P, out = self.states.shape[2], np.zeros((self.worlds, rows, self.states.shape[2]))
-        out[:, 0] = self.AB[:, :, P + column]
-        for t in range(1, rows):
-            out[:, t] = np.matmul(self.AB[:, :, :P], out[:, t - 1, :, None])[:, :, 0]
-        return out
 
 
 def unstable(server: ServerModel) -> UnstableError:
@@ -244,11 +137,6 @@ class ClosedLoop:
             return self._together(trials)
         return {name: self.reactors[name].react(trial) for name, trial in trials.items()}
 
-    def run(self, row: int | None, n: int, alone: bool = False) -> NetworkRun | LinearRun:
-        """Worlds to begin with; ``alone``: one only, of the mean of all replicates."""
-        kind = LinearRun if self.server.network is None else NetworkRun
-        return kind(self.server, row, n, alone)
-
     def difference(
         self, schedule: FloatArray, row: int | None, alone: bool = False, levers: Sequence[int] = ()
     ) -> tuple[FloatArray, FloatArray, float]:
@@ -265,63 +153,34 @@ class ClosedLoop:
 
     def ahead(self, added: FloatArray) -> FloatArray:
         """States (K, n, P) after the last recorded row, with ``added`` (n, U) to the last inputs; controllers react."""
-        run = self.run(None, len(added))
+        run = self.server.grounded.start(None, len(added), apart=False)
         self._settle(run, added, None, set(np.flatnonzero(added.any(axis=0)).tolist()))
         return run.states
 
     def _computed(
         self, schedule: FloatArray, row: int | None, alone: bool, held: set[int]
     ) -> tuple[FloatArray, FloatArray, float]:
-        n = len(schedule)
+        n, start = len(schedule), self.server.grounded.start
         if row is not None:
-            run = self.run(row, n, alone)
+            run = start(row, n, apart=True, alone=alone)
             acting = self._settle(run, schedule, row, held)
-            return run.states, acting - self._recorded(row, n), run.limited
-        with_it, without = self.run(None, n, alone), self.run(None, n, alone)
+            return run.states, acting - self.server.grounded.inputs_acting(row, n), run.limited
+        with_it, without = (start(None, n, apart=False, alone=alone) for _ in range(2))
         moved = self._settle(with_it, schedule, None, held)
         still = self._settle(without, np.zeros_like(schedule), None, held)
         return with_it.states - without.states, moved - still, with_it.limited
 
-    def model_error(self, name: str) -> float:
-        """How wrong the model of a unit gets when it runs by itself beside the record, as a share of what it did.
-
-        What one row leaves is noise, and does not count. Relays turn small errors of a reading into other switches, so
-        that replicates, which know how uncertain the weights are and not what the model cannot show, differ too little.
-        """
-        network = self.server.network
-        if network is None:
-            return 0.0
-        z, p = self.server.standard_rows, network.memory
-        horizon = min(FREE_ROWS, (len(z) - p) // 3)
-        if horizon < 2:
-            return 0.0
-        starts = np.unique(np.linspace(p - 1, len(z) - 1 - horizon, FREE_RUNS).astype(int))
-        own = network.number_slices[network.names.index(name)]
-        rows = z[starts[:, None] + 1 + np.arange(horizon), own]
-        left = rows - network.free_runs(z, starts, horizon)[:, :, own]
-        more = np.square(left).mean() - np.square(left[:, 0]).mean()
-        return float(min(np.sqrt(max(more, 0.0) / max(float(np.square(rows).mean()), 1e-300)), 1.0))
-
-    def _recorded(self, row: int | None, n: int) -> FloatArray:
-        """Inputs (n, U) as the model takes them, that act on the asked rows; of the future: the last ones."""
-        u = self.server.u
-        if row is None:
-            return np.repeat(u[-1:], n, axis=0)
-        return np.vstack([u[max(row - 1, 0)][None], u[row : row + n - 1]])
-
-    def _settle(self, run: NetworkRun | LinearRun, schedule: FloatArray, row: int | None, held: set[int]) -> FloatArray:
+    def _settle(self, run: Run, schedule: FloatArray, row: int | None, held: set[int]) -> FloatArray:
         """Relax, stretch by stretch; the inputs (K, n, U) that act on the rows then."""
         n = len(schedule)
-        base = self._recorded(row, n)
+        base = self.server.grounded.inputs_acting(row, n)
         acting = np.repeat((base + schedule)[None], run.worlds, axis=0)
-        # a linear model of the past runs on differences alone
-        shift = base if isinstance(run, LinearRun) and run.past else np.zeros_like(base)
         worlds = _Worlds(self, run, acting, base, schedule, row, held)
         first, rows = 0, STRETCHES[0]
         while first < n:
             last = min(first + rows, n)
             try:
-                self._settle_stretch(worlds, first, last, shift)
+                self._settle_stretch(worlds, first, last)
             except UnstableError:  # perhaps of what was tried on the way only
                 if rows == STRETCHES[-1]:
                     raise
@@ -330,11 +189,12 @@ class ClosedLoop:
             first = last
         return acting
 
-    def _settle_stretch(self, worlds: _Worlds, first: int, last: int, shift: FloatArray) -> None:
+    def _settle_stretch(self, worlds: _Worlds, first: int, last: int) -> None:
         """Ask until nothing moves any more."""
         worlds.guess(first, last)
         for _ in range(MOST_ROUNDS):
-            worlds.run.advance(first, last, worlds.acting[:, first:last] - shift[first:last])
+            if not worlds.run.advance(first, last, worlds.acting[:, first:last]) <= AWAY:
+                break
             if worlds.react(first, last) <= SETTLED:
                 return
         raise unstable(self.server)
@@ -348,7 +208,7 @@ class _Worlds:
     """
 
     def __init__(
-        self, running: ClosedLoop, run: NetworkRun | LinearRun, acting: FloatArray, base: FloatArray,
+        self, running: ClosedLoop, run: Run, acting: FloatArray, base: FloatArray,
         schedule: FloatArray, row: int | None, held: set[int],
     ) -> None:  # fmt: skip
         self.running, self.server, self.reactors = running, running.server, running.reactors
@@ -356,10 +216,12 @@ class _Worlds:
         self.past, self.held = row is not None, held
         self.origin = len(self.server.u) if row is None else row
         self.lead = min(max([LEAD, *(reactor.memory for reactor in self.reactors.values())]), self.origin)
-        self.error = {name: running.model_error(name) for name in self._watched()} if self.run.worlds > 1 else {}
+        # relays turn small errors of a reading into other switches, of which members differ too little
+        error, names = self.server.grounded.free_run_error, self.server.names
+        self.error = {name: error(names.index(name)) for name in self._watched()} if self.run.worlds > 1 else {}
         # states and inputs of rows before the first, which are recorded: of the past there is no difference yet
         rows = min(self.lead + 1, self.origin)
-        self.before = np.zeros((rows, self.server.A.shape[0])) if self.past else self.server.last_states(rows)
+        self.before = np.zeros((rows, self.server.A.shape[0])) if self.past else self.server.grounded.last_states(rows)
         self.responses: dict[str, tuple[tuple[int, int], FloatArray]] = {}
 
     def _watched(self) -> set[str]:
@@ -485,7 +347,7 @@ def settles(running: ClosedLoop) -> bool:
     """Whether a small disturbance of every input that controllers move dies away, by the mean of the model."""
     server = running.server
     schedule = np.zeros((PROBED, server.B.shape[1]))
-    usual = running.run(None, 1, alone=True).usual
+    usual = server.grounded.start(None, 1, apart=False, alone=True).usual
     free = [k for k in range(server.B.shape[1]) if k not in running.moved()]
     schedule[:5, free] = NUDGE * usual[free]
     try:

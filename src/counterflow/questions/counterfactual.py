@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from counterflow import wording
 from counterflow.arrays import FloatArray, frozen
@@ -16,6 +15,7 @@ from counterflow.errors import OptionError
 from counterflow.notebook import Table
 from counterflow.plant.calendar import Calendar
 from counterflow.protocol import Answer, Ask, Change
+from counterflow.questions.answer import About, Described, Responder, Surroundings
 from counterflow.questions.arguments import (
     check_level,
     check_window,
@@ -23,16 +23,16 @@ from counterflow.questions.arguments import (
     refuse_beyond_limits,
     replacements,
 )
+from counterflow.questions.numbers import channel_label
 from counterflow.questions.parts import RECORDED, later_in_worlds, later_rows
-from counterflow.questions.peaks import Peak, Peaked, band, deviation, peak_table, peaks
+from counterflow.questions.peaks import Peak, band, deviation, peak_table
 from counterflow.questions.phrases import moved, plainly, sideways, with_verb
-from counterflow.questions.question import CONTROLLERS, LAWS, LEVEL, START, STOP, Entry, Form, Laws, Request
+from counterflow.questions.question import CONTROLLERS, LAWS, LEVEL, START, STOP, AskWorlds, Entry, Form
 from counterflow.questions.refusals import without_interval
 from counterflow.questions.replicates import Replicates, laws_words, world_words
-from counterflow.questions.reply import About, Described, Responder, Surroundings, asked_rows
 from counterflow.questions.server_model import ServerModel
+from counterflow.questions.timeline import asked_rows
 from counterflow.questions.trajectory import Trajectory
-from counterflow.questions.views import LineView, PeakView, View, attributes, channel_label, line, series
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,24 +40,16 @@ if TYPE_CHECKING:
     from counterflow.exchange.part import UnitPart
     from counterflow.questions.plots import Line
 
-
-@dataclass(frozen=True)
-class PastLineView(LineView):
-    factual: list[float | None]
-
-
-@dataclass(frozen=True)
-class CounterfactualView(View):
-    unit: str
-    start: int
-    stop: int
-    level: float | None
-    most_affected: list[PeakView]
-    drawn: list[PastLineView]
+QUESTION = "Had {change} {when}: what would {unit} have done?"
+HAD = "Had {change} {when}{world}"
+ANSWER = "{had}, {unit} {channel} would have been {verb} by {size} {at}.{more}"
+NOTHING = "{had}, nothing would have changed there."
+UNMEASURED = "{had}: {unit} {channel} was not measured there."
+IMPACT = "{unit} {channel}: what would have been"
 
 
 @dataclass(frozen=True)
-class AskCounterfactual(Request):
+class AskCounterfactual(AskWorlds):
     """What would ``unit`` have done in rows start to stop - 1, had inputs been others? As ``Fit.counterfactual``.
 
     ``do`` replaces inputs, ``add`` is added to what they were, which the asking unit need not know.
@@ -74,9 +66,7 @@ class AskCounterfactual(Request):
         START, STOP, CONTROLLERS, LAWS, LEVEL,
     )  # fmt: skip
     of_past = True
-    of_worlds = True
     windowed = True
-    schema = CounterfactualView
 
     unit: str
     do: Mapping[str, Any] | None
@@ -87,17 +77,6 @@ class AskCounterfactual(Request):
     add: Mapping[str, Any] | None = field(default=None, kw_only=True)
     level: float = field(default=0.95, kw_only=True)
     clause: str = field(default="", kw_only=True)
-    controllers: str | None = field(default=None, kw_only=True)
-    laws: Laws | None = field(default=None, kw_only=True)
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any], unit: str) -> AskCounterfactual:
-        changes = given["changes"]
-        return cls(
-            unit, changes.values or None, given["start"], given["stop"],
-            add=changes.add or None, level=given["level"], clause=changes.words,
-            controllers=given.get("controllers"), laws=given.get("laws") or None,
-        )  # fmt: skip
 
     def messages(self, server: Responder, part: UnitPart) -> tuple[list[Change], Ask]:
         stop = server.rows if self.stop is None else self.stop
@@ -161,10 +140,11 @@ class AskCounterfactual(Request):
             spread = deviation(states, C, np.diag(part.model.R))
             assert spread is not None
             doubt[missing] = np.square(spread)[missing]
-        world: Counterfactual = Counterfactual.of(
-            about, part, parts, self.start, measured, was + part.seen_in(found.mean), doubt
-        )
-        return replace(world, was=frozen(was), running=Replicates.of(part, more, len(measured)))
+        world: Counterfactual = Counterfactual.from_states(
+            about, part, parts, was + part.seen_in(found.mean), doubt, first=self.start, factual=frozen(measured),
+            was=frozen(was), running=Replicates.from_parts(part, more, len(measured)),
+        )  # fmt: skip
+        return world
 
     @property
     def only_laws(self) -> bool:
@@ -187,7 +167,7 @@ class AskCounterfactual(Request):
 
     def words(self, plant: Described, calendar: Calendar | None = None) -> str:
         when = asked_rows(self.start, self.stop, calendar)
-        return self.question or f"Had {self.had(plant)} {when}: what would {self.unit} have done?"
+        return self.question or QUESTION.format(change=self.had(plant), when=when, unit=self.unit)
 
 
 def _values(given: Any) -> list[Any]:
@@ -213,33 +193,19 @@ def _refuse_leaving_limits(server: ServerModel, change: Change) -> None:
             )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Counterfactual(Peaked, Trajectory):
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Counterfactual(Trajectory):
     """What a unit's outputs did, and what they would have done.
 
     ``was`` (rows, D_m): what was measured, and where nothing was, what it is estimated to have been.
     """
 
     kind = "counterfactual"
-
     answered = "would have been"
+    verbs = "would have been lower by {}", "would have been higher by {}"
     of_what = "of what it was"
 
-    was: FloatArray = field(default=None)  # type: ignore[arg-type]
-    running: Replicates | None = None
-
-    @property
-    def course(self) -> FloatArray:
-        return self.difference
-
-    def compared_with(self, start: int, stop: int) -> FloatArray:
-        return np.asarray(self.was[start:stop].mean(axis=0))
-
-    def verb(self, value: float) -> str:
-        return f"would have been {'lower' if value < 0 else 'higher'} by {{}}"
-
-    def changed(self, places: NDArray[Any]) -> list[tuple[Any, Any]]:
-        return [(places[0], places[-1])]
+    was: FloatArray
 
     @property
     def difference(self) -> FloatArray:
@@ -247,40 +213,67 @@ class Counterfactual(Peaked, Trajectory):
         return np.asarray(self.mean - self.was)
 
     @property
-    def stop(self) -> int:
-        return self.first + len(self.mean)
+    def course(self) -> FloatArray:
+        return self.difference
 
     @property
-    def peaks(self) -> list[Peak]:
-        """The largest differences from what was measured, each in the row where it is."""
+    def bounds(self) -> tuple[FloatArray | None, FloatArray | None]:
         lower, upper = (None if end is None else end - self.was for end in (self.lower, self.upper))
-        found = peaks(self.about, self.difference, lower, upper)
-        return [replace(peak, row=self.first + peak.row) for peak in found]
+        return lower, upper
+
+    @property
+    def sizes(self) -> FloatArray:
+        return np.asarray(np.abs(np.nan_to_num(self.difference)).max(axis=0) / self.about.noise)
+
+    def compared_with(self, start: int, stop: int) -> FloatArray:
+        return np.asarray(self.was[start:stop].mean(axis=0))
+
+    def changed(self, places: Any) -> list[tuple[Any, Any]]:
+        return [(places[0], places[-1])]
 
     def weight(self) -> tuple[bool, float]:
         """What is told first: units that were not changed themselves, and of them the most moved."""
-        request = self.about.request
-        changed = {*(request.do or {}), *(request.add or {})}
-        return self.unit not in changed, self.peaks[0].size
+        return self.unit not in _changed(self.about.request), float(self.sizes.max())
 
     def sentence(self, channel: str | None = None) -> str:
-        about, peak = self.about, self.peak(channel)
-        window, request = about.during(self.first, self.stop), about.request
+        peak, k, timeline, request = self.peak(channel), self.chosen(channel), self.timeline, self.about.request
         others = None if request.only_laws else request.laws  # else they are what is asked about
-        had = f"Had {about.request.had(about.plant)} {window}{world_words(self.caveats, others)}"
-        if not np.isfinite(self.difference[:, about.output(peak.channel.name)]).any():
-            return f"{had}: {peak.unit} {peak.channel.name} was not measured there."
+        had = HAD.format(
+            change=request.had(self.about.plant), when=timeline.during(0, len(self.mean)),
+            world=world_words(self.caveats, others),
+        )  # fmt: skip
+        told = {"had": had, "unit": peak.unit, "channel": peak.channel.name}
+        if not np.isfinite(self.difference[:, k]).any():
+            return UNMEASURED.format(**told)
         if peak.is_nothing:
-            return f"{had}, nothing would have changed there."
-        sign, by = peak.sentence(self.level)
-        more = "" if self.running is None else self.running.words(peak.channel, self.caveats, self.level)
-        return (
-            f"{had}, {peak.unit} {peak.channel.name} would have been {'lower' if sign < 0 else 'higher'} by {by} "
-            f"{about.during(peak.row, peak.row + 1)}.{more}"
-        )
+            return NOTHING.format(**told)
+        return ANSWER.format(
+            **told, verb="lower" if peak.falls else "higher", size=peak.by(self.level),
+            at=timeline.at(peak.row - self.first), more=self.on_average(k),
+        )  # fmt: skip
 
-    def more_lines(self, k: int, colour: str) -> list[Line]:
-        return [] if self.running is None else self.running.lines(k, self.was[:, k], self.caveats, colour)
+    @classmethod
+    def tables_of(cls, worlds: Sequence[Counterfactual]) -> list[Table]:
+        return [peak_table("what would have differed most", _peaks(worlds), worlds[0].level, worlds[0].timeline)]
+
+    @classmethod
+    def labels_of(cls, worlds: Sequence[Counterfactual]) -> dict[str, Any]:
+        first = worlds[0]
+        whole = _changed(first.about.request)
+        key, more = first.timeline.peak
+        return {
+            "causes": list(whole), "effect": first.unit if len(worlds) == 1 else None, "change": whole,
+            "start": first.first, "stop": first.stop, "level": first.level,
+            "most_affected": [peak.to_json(key, more) for peak in _peaks(worlds)],
+        }  # fmt: skip
+
+    def page(self, around: Surroundings) -> dict[str, Any]:
+        labels = self.labels()
+        return {"unit": self.unit, **{name: labels[name] for name in ("start", "stop", "level", "most_affected")}}
+
+    def lines(self, k: int, colour: str, before: str = "") -> list[Line]:
+        average = [] if self.running is None else self.running.lines(k, self.was[:, k], self.caveats, colour)
+        return [*super().lines(k, colour, before), *average]
 
     def plot(self, channels: Sequence[str] = (), kind: str = "worlds") -> Figure:
         """A matplotlib Figure: what was measured and what would have been.
@@ -291,59 +284,31 @@ class Counterfactual(Peaked, Trajectory):
             return super().plot(channels)
         if kind != "impact":
             raise OptionError(f"plot: kind must be 'worlds' or 'impact', got {kind!r:.40}")
-        from counterflow.questions.plots import COLOURS, Line, Rows, panels
+        from counterflow.questions.plots import COLOURS, Line, panels
 
         k = self.chosen(channels[0] if channels else None)
-        channel, rows = self.about.outputs[k], Rows.recorded(self.first, len(self.mean), self.about.calendar)
-        whole = (self.mean, self.lower, self.upper)
-        total, spread, unit = self.cumulative_band(k)
-        summed = (total, *band(total, spread, self.level or 0.0))
-        spread = None if self.errors is None else self.errors.of_rows(k)
-        apart = (self.difference[:, k], *band(self.difference[:, k], spread, self.level or 0.0))
+        channel, axis, level = self.about.outputs[k], self.timeline.axis(), self.level or 0.0
+        total, spread, unit = self.window().summed(k)
+        apart = self.difference[:, k]
+        by_row = (apart, *band(apart, None if self.errors is None else self.errors.of_rows(k), level))
         measured = Line("measured", self.factual[:, k], look={"color": "0.2", "linewidth": 1.0})
+        world = Line.banded(self.answered, (self.mean, self.lower, self.upper), COLOURS[0], k)
         groups = [
-            (channel_label(channel), [measured, Line.banded(self.answered, whole, COLOURS[0], k)]),
-            (f"difference [{channel.unit}]".replace(" []", ""), [Line.banded("row by row", apart, COLOURS[0])]),
-            (f"[{unit}]", [Line.banded("summed up over time", summed, COLOURS[0])]),
+            (channel_label(channel), [measured, world]),
+            (f"difference [{channel.unit}]".replace(" []", ""), [Line.banded("row by row", by_row, COLOURS[0])]),
+            (f"[{unit}]", [Line.banded("summed up over time", (total, *band(total, spread, level)), COLOURS[0])]),
         ]
-        title = f"{self.unit} {channel.name}: what would have been"
-        return panels(rows, groups, title, self.changed(rows.places))
+        title = IMPACT.format(unit=self.unit, channel=channel.name)
+        return panels(axis, groups, title, self.changed(axis.places))
 
-    @classmethod
-    def tables_of(cls, worlds: Sequence[Counterfactual]) -> list[Table]:
-        found = sorted((peak for world in worlds for peak in world.peaks), key=lambda peak: -peak.size)
-        return [
-            peak_table("what would have differed most", found, worlds[0].level, "in row", 0, worlds[0].about.calendar)
-        ]
 
-    @classmethod
-    def json_of(cls, worlds: Sequence[Counterfactual]) -> dict[str, Any]:
-        first = worlds[0]
-        request = first.about.request
-        whole = {**(request.do or {}), **(request.add or {})}
-        found = sorted((peak for world in worlds for peak in world.peaks), key=lambda peak: -peak.size)
-        return {
-            "causes": list(whole),
-            "effect": first.unit if len(worlds) == 1 else None,
-            "change": whole,
-            "start": first.first,
-            "stop": first.stop,
-            "level": first.level,
-            "most_affected": [peak.to_json() for peak in found],
-            "units": {world.unit: world.unit_json() for world in worlds},
-        }
+def _changed(request: AskCounterfactual) -> dict[str, Any]:
+    """{unit: what its inputs would have been, or what would have been added to them}."""
+    return {**(request.do or {}), **(request.add or {})}
 
-    def view(self, drawn: Sequence[str], around: Surroundings) -> dict[str, Any]:
-        return {
-            **attributes(self, "unit", "level"),
-            "start": self.first,
-            "stop": self.stop,
-            "most_affected": [peak.to_json() for peak in self.peaks],
-            "drawn": [
-                line(self.about.outputs[k], k, self, factual=series(self.factual[:, k]))
-                for k in map(self.about.output, drawn)
-            ],
-        }
+
+def _peaks(worlds: Sequence[Counterfactual]) -> list[Peak]:
+    return sorted((peak for world in worlds for peak in world.peaks), key=lambda peak: -peak.size)
 
 
 def past_words(plant: Described, changes: Sequence[tuple[str, str, bool, Any]]) -> str:

@@ -14,8 +14,11 @@ from counterflow.caveats import Caveat
 from counterflow.errors import OptionError
 from counterflow.frames import columns_of
 from counterflow.notebook import Table
+from counterflow.plant.calendar import Calendar
 from counterflow.plant.units import PublicUnit, Unit
 from counterflow.protocol import Answer, Ask, Change
+from counterflow.questions import answer
+from counterflow.questions.answer import About, Described, Responder, Surroundings
 from counterflow.questions.arguments import (
     ChangeLike,
     as_schedule,
@@ -25,76 +28,42 @@ from counterflow.questions.arguments import (
     refuse_beyond_limits,
     unit_names,
 )
+from counterflow.questions.numbers import series
 from counterflow.questions.parts import BASELINE, part_of
-from counterflow.questions.peaks import Peak, Peaked, band, deviation, peak_table, peaks
+from counterflow.questions.peaks import band, deviation, peak_table
 from counterflow.questions.phrases import moved, with_verb
-from counterflow.questions.question import CONTROLLERS, LAWS, LEVEL, Entry, Form, Inputs, Laws, Request, horizon
+from counterflow.questions.question import CONTROLLERS, LAWS, LEVEL, AskWorlds, Entry, Form, Inputs, Request, horizon
 from counterflow.questions.refusals import without_interval
 from counterflow.questions.replicates import Replicates, world_words
-from counterflow.questions.reply import About, Described, Responder, Surroundings
 from counterflow.questions.server_model import ServerModel
-from counterflow.questions.views import LineView, PeakView, View, attributes, channels_json, line, long_frame, series
-from counterflow.questions.window import JointErrors, Windowed
+from counterflow.questions.timeline import Steps
+from counterflow.questions.window import JointErrors
 
 if TYPE_CHECKING:
-    import polars
-    from matplotlib.figure import Figure
-
     from counterflow.exchange.part import UnitPart
+    from counterflow.questions.plots import Line
 
-
-# ---- the request
-
-
-@dataclass(frozen=True)
-class EffectLineView(LineView):
-    """``baseline``: what is expected without the change."""
-
-    baseline: list[float | None] | None
-
-
-@dataclass(frozen=True)
-class ScheduleView:
-    unit: str
-    input: str
-    measured_in: str
-    values: list[float | None]
-
-
-@dataclass(frozen=True)
-class EffectView(View):
-    causes: list[str]
-    effect: str
-    horizon: int
-    level: float | None
-    most_affected: list[PeakView]
-    drawn: list[EffectLineView]
-    inputs: list[ScheduleView]
-
-
+QUESTION = "If {change}: what would {unit} do?"
+ANSWER = "If {change}{world}, {would}"
+WOULD = "{unit} {channel} would {verb} by {size} {after}.{more}"
+NOTHING = "nothing would change at {unit}."
+TITLE = "{unit}, if {cause} were run differently{band}"
 CHANGES = Entry("changes", Form.CHANGES, ..., "Added to inputs from now on.")
 DURATION = Entry("duration", Form.STEPS, None, "Steps that it is held (all).", False)
 EFFECT = Entry("effect", Form.UNIT, ..., "Unit whose outputs are asked about.")
 
 
-@dataclass(frozen=True)
-class AskEffect(Request):
-    """What would a change at ``cause`` do to ``effect``? As ``Fit.effect``.
+# ---- what requests of changes from now on share
 
-    ``headline``: the output that a report draws large; ``question``: its heading; ``clause``: how the change reads,
+
+@dataclass(frozen=True)
+class AskChange(Request):
+    """``headline``: the output that a report draws large; ``question``: its heading; ``clause``: how the change reads,
     where numbers do not say it all.
     """
 
-    kind = "effect"
-    tab = "effect"
-    command = "whatif"
-    title = "What would outputs do with other inputs?"
-    example = "counterflow whatif fit --cause boiler --effect turbine --change valve=+0.1 --duration 10"
-    form = (EFFECT, CHANGES, horizon(), DURATION, CONTROLLERS, LAWS, LEVEL)
     of_states = True
-    of_worlds = True
     windowed = True
-    schema = EffectView
 
     cause: str | Sequence[str]
     effect: str
@@ -103,36 +72,117 @@ class AskEffect(Request):
     duration: int | None = None
     headline: str | None = None
     question: str = ""
-    level: float = field(default=0.95, kw_only=True)
     clause: str = field(default="", kw_only=True)
-    controllers: str | None = field(default=None, kw_only=True)
-    laws: Laws | None = field(default=None, kw_only=True)
-
-    @property
-    def asker(self) -> str:
-        return self.effect
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any], unit: str) -> AskEffect:
-        changes = given["changes"]
-        return cls(
-            list(changes.values), unit, changes.values, given["horizon"], given.get("duration"),
-            level=given["level"], clause=changes.words, controllers=given.get("controllers"),
-            laws=given.get("laws") or None,
-        )  # fmt: skip
 
     @property
     def causes(self) -> list[str]:
         return unit_names("effect", "cause", self.cause)
 
+    def change_of(self, name: str) -> ChangeLike:
+        """The change at one of the causes."""
+        if isinstance(self.cause, str):
+            return self.change  # type: ignore[no-any-return]
+        if not isinstance(self.change, Mapping) or name not in self.change:
+            raise OptionError(
+                f"effect: with several causes, change must be {{unit: change}}; nothing is given for {name!r}"
+            )
+        return self.change[name]  # type: ignore[no-any-return]
+
     def held(self, plant: Described) -> dict[str, Any]:
         """{unit: {input: number or series}}."""
-        return {name: by_channel(plant.unit(name), change_of(self, name)) for name in self.causes}
+        return {name: by_channel(plant.unit(name), self.change_of(name)) for name in self.causes}
+
+    def additions(self, server: Responder, part: UnitPart) -> list[Change]:
+        """Changes from now on, with one row more than steps: for inputs that act on the row they stand in."""
+        changes = []
+        for name in self.causes:
+            source, given = server.unit(name), self.change_of(name)
+            check_count(self.kind, "horizon", self.horizon)
+            if self.duration is not None:
+                check_count(self.kind, "duration", self.duration)
+            values = as_schedule(source, given, self.horizon, self.duration)
+            refuse_beyond_limits(source, values, absolute=False)
+            last = values[-1:] if self.duration is None else np.zeros_like(values[-1:])
+            changes.append(Change(part.unit.name, source.name, False, 0, "", np.vstack([values, last])))
+        return changes
+
+    def change_words(self, plant: Described) -> str:
+        """ "boiler valve were +2 % for 10 steps" """
+        if self.clause:
+            return self.clause
+        held: Inputs = self.held(plant)
+        each = [(unit, name, value) for unit, channels in held.items() for name, value in channels.items()]
+        text = with_verb([moved(plant, *one) for one in each], "were")
+        if any(np.ndim(value) for _, _, value in each):
+            return text
+        if self.duration is None or self.duration >= self.horizon:
+            return f"{text} from now on"
+        return f"{text} for {wording.span(self.duration, plant.dt)}"
+
+
+def by_channel(source: Unit | PublicUnit, given: ChangeLike) -> dict[str, Any]:
+    """{input: number or series}."""
+    given = columns_of(given)
+    if isinstance(given, Mapping):
+        return dict(given)
+    values = np.asarray(given, np.float64)
+    return dict(zip(source.input_names, values.tolist() if values.ndim == 1 else values.T, strict=True))
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class AfterChange(answer.Answer):
+    """An answer of so many steps after a change at ``cause``."""
+
+    zero = True
+
+    cause: str
+    effect: str
+
+    @property
+    def timeline(self) -> Steps:
+        return Steps(len(self.course), self.about.dt)
+
+    @property
+    def sizes(self) -> FloatArray:
+        return np.asarray(np.abs(np.nan_to_num(self.course)).max(axis=0) / self.about.noise)
+
+    @property
+    def held(self) -> dict[str, Any]:
+        """What was changed: {unit: {input: number or series}}."""
+        held: dict[str, Any] = self.about.request.held(self.about.plant)
+        return held
+
+    def changed(self, places: Any) -> list[tuple[Any, Any]]:
+        from counterflow.questions.plots import spans
+
+        steps = len(places)
+        size, active = places[0], np.zeros(steps, bool)
+        for channels in self.held.values():
+            for values in channels.values():
+                active |= np.broadcast_to(np.asarray(values, np.float64) != 0, (steps,))
+        active[self.about.request.duration or steps :] = False
+        return [(size * first, size * last) for first, last in spans(active)]
+
+
+# ---- the question
+
+
+@dataclass(frozen=True)
+class AskEffect(AskChange, AskWorlds):
+    """What would a change at ``cause`` do to ``effect``? As ``Fit.effect``."""
+
+    kind = "effect"
+    tab = "effect"
+    command = "whatif"
+    title = "What would outputs do with other inputs?"
+    example = "counterflow whatif fit --cause boiler --effect turbine --change valve=+0.1 --duration 10"
+    form = (EFFECT, CHANGES, horizon(), DURATION, CONTROLLERS, LAWS, LEVEL)
+
+    level: float = field(default=0.95, kw_only=True)
 
     def messages(self, server: Responder, part: UnitPart) -> tuple[list[Change], Ask]:
         check_level("effect", self.level)
-        changes = [addition(self, part.unit.name, server.unit(name), change_of(self, name)) for name in self.causes]
-        world = check_world("effect", self.controllers)
+        changes, world = self.additions(server, part), check_world("effect", self.controllers)
         return changes, Ask(part.unit.name, self.kind, 0, self.horizon, world)
 
     @classmethod
@@ -148,74 +198,22 @@ class AskEffect(Request):
 
     def answer(self, about: About, part: UnitPart, parts: Sequence[Answer], y: FloatArray | None) -> Effect:
         found, *more = parts
-        C = part.model.C
         mean = part.seen_in(found.mean)
-        lower, upper = band(mean, deviation(found, C, doubt=part.C_doubt), self.level)
+        lower, upper = band(mean, deviation(found, part.model.C, doubt=part.C_doubt), self.level)
         return Effect(
-            " and ".join(self.causes), self.effect, part.unit.output_names, frozen(mean), frozen(found.mean),
-            about.caveats, lower, upper, self.level if lower is not None else None, about,
-            running=Replicates.of(part, more, len(mean)), errors=JointErrors.of(part, parts),
+            cause=" and ".join(self.causes), effect=self.effect, channels=part.unit.output_names, mean=frozen(mean),
+            states=frozen(found.mean), caveats=about.caveats, lower=lower, upper=upper,
+            level=self.level if lower is not None else None, about=about,
+            running=Replicates.from_parts(part, more, len(mean)), errors=JointErrors.from_parts(part, parts),
             usual=next((frozen(part.at_level(part.seen_in(p.mean))[0]) for p in more if p.share == BASELINE), None),
         )  # fmt: skip
 
-    def words(self, plant: Described) -> str:
-        return self.question or f"If {clause(self, plant)}: what would {self.effect} do?"
+    def words(self, plant: Described, calendar: Calendar | None = None) -> str:
+        return self.question or QUESTION.format(change=self.change_words(plant), unit=self.effect)
 
 
-# ---- what requests of changes from now on share
-
-
-def change_of(request: Any, name: str) -> ChangeLike:
-    """The change at one of the causes."""
-    given = request.change
-    if isinstance(request.cause, str):
-        return given  # type: ignore[no-any-return]
-    if not isinstance(given, Mapping) or name not in given:
-        raise OptionError(
-            f"effect: with several causes, change must be {{unit: change}}; nothing is given for {name!r}"
-        )
-    return given[name]  # type: ignore[no-any-return]
-
-
-def addition(request: Any, target: str, source: PublicUnit, given: ChangeLike) -> Change:
-    """A change from now on, with one row more than steps: for inputs that act on the row they stand in."""
-    check_count(request.kind, "horizon", request.horizon)
-    if request.duration is not None:
-        check_count(request.kind, "duration", request.duration)
-    values = as_schedule(source, given, request.horizon, request.duration)
-    refuse_beyond_limits(source, values, absolute=False)
-    last = values[-1:] if request.duration is None else np.zeros_like(values[-1:])
-    return Change(target, source.name, False, 0, "", np.vstack([values, last]))
-
-
-def by_channel(source: Unit | PublicUnit, given: ChangeLike) -> dict[str, Any]:
-    """{input: number or series}."""
-    given = columns_of(given)
-    if isinstance(given, Mapping):
-        return dict(given)
-    values = np.asarray(given, np.float64)
-    return dict(zip(source.input_names, values.tolist() if values.ndim == 1 else values.T, strict=True))
-
-
-def clause(request: Any, plant: Described) -> str:
-    """ "boiler valve were +2 % for 10 steps" """
-    if request.clause:
-        return str(request.clause)
-    held: Inputs = request.held(plant)
-    each = [(unit, name, value) for unit, channels in held.items() for name, value in channels.items()]
-    text = with_verb([moved(plant, *one) for one in each], "were")
-    if any(np.ndim(value) for _, _, value in each):
-        return text
-    if request.duration is None or request.duration >= request.horizon:
-        return f"{text} from now on"
-    return f"{text} for {wording.span(request.duration, plant.dt)}"
-
-
-# ---- the answer
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Effect(Peaked, Windowed):
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Effect(AfterChange):
     """Answer to "what would the effect unit's outputs do if the cause unit's inputs were changed?".
 
     ``mean`` (horizon, D_m): change of the measurements, row k is k+1 steps after the change began (Q1).
@@ -224,121 +222,78 @@ class Effect(Peaked, Windowed):
     """
 
     kind = "effect"
+    panel = "change"
 
-    cause: str
-    effect: str
-    channels: tuple[str, ...]
     mean: FloatArray
     states: FloatArray
-    caveats: tuple[Caveat, ...] = ()
     lower: FloatArray | None = None
     upper: FloatArray | None = None
-    level: float | None = None
-    about: About = field(default=None)  # type: ignore[assignment]
-    running: Replicates | None = None
-    errors: JointErrors | None = None
     usual: FloatArray | None = None  # (D_m,): where outputs rest under every input's mean
 
     @property
     def course(self) -> FloatArray:
         return self.mean
 
-    def compared_with(self, start: int, stop: int) -> FloatArray:
-        return np.full(len(self.channels), np.nan) if self.usual is None else self.usual
-
     @property
-    def peaks(self) -> list[Peak]:
-        return peaks(self.about, self.mean, self.lower, self.upper)
+    def bounds(self) -> tuple[FloatArray | None, FloatArray | None]:
+        return self.lower, self.upper
+
+    def compared_with(self, start: int, stop: int) -> FloatArray:
+        return super().compared_with(start, stop) if self.usual is None else self.usual
 
     def sentence(self, channel: str | None = None) -> str:
-        request = self.about.request
-        world = world_words(self.caveats, request.laws)
-        return f"If {clause(request, self.about.plant)}{world}, {self.would(channel)}"
+        request, world = self.about.request, world_words(self.caveats, self.about.request.laws)
+        return ANSWER.format(change=request.change_words(self.about.plant), world=world, would=self.would(channel))
 
     def would(self, channel: str | None = None) -> str:
         """ "turbine speed would rise by 3.2 rpm (95 %: 2.8 to 3.6) after 12 steps." """
-        peak = self.peak(channel)
+        peak, k = self.peak(channel), self.chosen(channel)
         if peak.is_nothing:
-            return f"nothing would change at {peak.unit}."
-        sign, by = peak.sentence(self.level)
-        after = wording.span(peak.row + 1, self.about.dt)
-        more = "" if self.running is None else self.running.words(peak.channel, self.caveats, self.level)
-        return f"{peak.unit} {peak.channel.name} would {'fall' if sign < 0 else 'rise'} by {by} after {after}.{more}"
+            return NOTHING.format(unit=peak.unit)
+        return WOULD.format(
+            unit=peak.unit, channel=peak.channel.name, verb="fall" if peak.falls else "rise", size=peak.by(self.level),
+            after=self.timeline.at(peak.row), more=self.on_average(k),
+        )  # fmt: skip
 
     def tables(self, channels: Sequence[str] = ()) -> list[Table]:
-        return [peak_table(f"{self.effect}: the channels that move most", self.peaks, self.level, "after", 1)]
+        return [peak_table(f"{self.effect}: the channels that move most", self.peaks, self.level, self.timeline)]
 
-    def to_json(self) -> dict[str, Any]:
-        held = self.about.request.held(self.about.plant)
+    def labels(self) -> dict[str, Any]:
+        request = self.about.request
         return {
-            "causes": list(held),
-            "effect": self.effect,
-            "change": held,
-            **attributes(self.about.request, "horizon", "duration"),
-            "level": self.level,
-            "channels": channels_json(self.about.outputs),
-            "most_affected": [peak.to_json("steps", 1) for peak in self.peaks],
-            **attributes(self, "mean", "lower", "upper", "states"),
-        }
+            "causes": list(self.held), "effect": self.effect, "change": self.held, "horizon": request.horizon,
+            "duration": request.duration, "level": self.level, "most_affected": self.peaks_json(),
+        }  # fmt: skip
 
-    def view(self, drawn: Sequence[str], around: Surroundings) -> dict[str, Any]:
-        held, steps = self.about.request.held(self.about.plant), len(self.mean)
+    def arrays(self) -> dict[str, Any]:
+        return {**self.columns(), "states": self.states}
+
+    def columns(self) -> Mapping[str, FloatArray | None]:
+        return {"mean": self.mean, "lower": self.lower, "upper": self.upper}
+
+    def page(self, around: Surroundings) -> dict[str, Any]:
+        labels, steps = self.labels(), (len(self.mean),)
+        del labels["change"], labels["duration"]  # as inputs, below
         inputs = [
-            (unit, self.about.input(unit, name), series(np.broadcast_to(values, (steps,))))
-            for unit, channels in held.items()
-            for name, values in channels.items()
-        ]
-        return {
-            "causes": list(held),
-            "effect": self.effect,
-            "horizon": steps,
-            "level": self.level,
-            "most_affected": [peak.to_json("steps", 1) for peak in self.peaks],
-            "drawn": self.lines(drawn, around),
-            "inputs": [
-                {"unit": unit, "input": channel.name, "measured_in": channel.unit, "values": values}
-                for unit, channel, values in inputs
-            ],
-        }
+            {
+                "unit": unit, "input": name, "measured_in": self.about.input(unit, name).unit,
+                "values": series(np.broadcast_to(values, steps)),
+            }
+            for unit, channels in self.held.items() for name, values in channels.items()
+        ]  # fmt: skip
+        return {**labels, "horizon": len(self.mean), "inputs": inputs}
 
-    def lines(self, drawn: Sequence[str], around: Surroundings) -> list[dict[str, Any]]:
-        """Channels for drawing, with what is expected without the change."""
-        expected = around.baseline(self.effect, len(self.mean))
-        return [
-            line(self.about.outputs[k], k, self, baseline=None if expected is None else series(expected[:, k]))
-            for k in map(self.about.output, drawn)
-        ]
+    def page_courses(self, around: Surroundings) -> dict[str, Any]:
+        """``baseline``: what is expected without the change."""
+        return {**self.columns(), "baseline": around.baseline(self.effect, len(self.mean))}
 
-    def to_frame(self) -> polars.DataFrame:
-        """One row a step and channel: step, channel, mean, and lower and upper where there are any."""
-        return long_frame("step", 1, self.channels, attributes(self, "mean", "lower", "upper"))
-
-    def plot(self, channels: Sequence[str] = ()) -> Figure:
-        """A matplotlib Figure of the channels that move most, with a panel for each unit of measure."""
-        from counterflow.questions.plots import Line, Rows, channel_panels, elapsed, panels
-
-        order = [self.about.output(name) for name in channels] or self.order()
-
-        def lines(k: int, colour: str) -> list[Line]:
-            more = [] if self.running is None else self.running.lines(k, np.zeros(steps), self.caveats, colour)
-            return [Line.banded(self.channels[k], (self.mean, self.lower, self.upper), colour, k), *more]
-
-        steps, dt = len(self.mean), self.about.dt
-        size, _ = elapsed(steps, dt)
-        held = [(size * a, size * b) for a, b in changed_steps(self.about.request, self.about.plant, steps)]
+    def title(self) -> str:
         band = "" if self.level is None else f", {wording.percent(self.level)} bands"
-        title = f"{self.effect}, if {self.cause} were run differently{band}"
-        groups = channel_panels(self.about.outputs, order, lines, "change")
-        return panels(Rows.after_change(steps, dt), groups, title, held, zero=True)
+        return TITLE.format(unit=self.effect, cause=self.cause, band=band)
 
+    def lines(self, k: int, colour: str, before: str = "") -> list[Line]:
+        from counterflow.questions.plots import Line
 
-def changed_steps(request: Any, plant: Described, steps: int) -> list[tuple[int, int]]:
-    """Stretches (first, after the last) of steps in which inputs are changed."""
-    from counterflow.questions.plots import spans
-
-    active = np.zeros(steps, bool)
-    for channels in request.held(plant).values():
-        for values in channels.values():
-            active |= np.broadcast_to(np.asarray(values, np.float64) != 0, (steps,))
-    active[getattr(request, "duration", None) or steps :] = False
-    return spans(active)
+        whole = Line.banded(self.channels[k], (self.mean, self.lower, self.upper), colour, k)
+        zeros = np.zeros(len(self.mean))
+        return [whole, *([] if self.running is None else self.running.lines(k, zeros, self.caveats, colour))]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,61 +13,35 @@ from counterflow.arrays import FloatArray
 from counterflow.caveats import EVERYBODY, Caveat
 from counterflow.errors import OptionError
 from counterflow.notebook import Table
+from counterflow.plant.calendar import Calendar
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.protocol.questions import REACTING
+from counterflow.questions.answer import About, Described, Responder, Surroundings
 from counterflow.questions.arguments import check_count, check_level, check_world, refuse_beyond_limits, replacements
-from counterflow.questions.parts import part_of, refuse_overflow, spread_of_replicates, with_caveats
-from counterflow.questions.peaks import left_out
+from counterflow.questions.numbers import finite, named
+from counterflow.questions.parts import part_of, refuse_overflow, with_caveats
+from counterflow.questions.peaks import SHOWN, left_out
 from counterflow.questions.phrases import moved, plainly
-from counterflow.questions.question import CONTROLLERS, LAWS, LEVEL, Entry, Form, Laws, Request, horizon
+from counterflow.questions.question import CONTROLLERS, LAWS, LEVEL, AskWorlds, Entry, Form, horizon
 from counterflow.questions.refusals import far, without_interval
 from counterflow.questions.replicates import laws_words, world_of
-from counterflow.questions.reply import RECENT, SHOWN, About, Described, Responder, Surroundings
-from counterflow.questions.row_covariance import directions_of_replicates, noise_directions, share_of
-from counterflow.questions.sensitivity import coupling_covariance, coupling_directions
+from counterflow.questions.row_covariance import share_of
 from counterflow.questions.server_model import ServerModel
 from counterflow.questions.trajectory import Trajectory
-from counterflow.questions.views import LineView, View, attributes, channels_json, finite, line, named, series
-from counterflow.recurrence import linear_recurrence
 
 if TYPE_CHECKING:
     from counterflow.exchange.part import UnitPart
 
-
-@dataclass(frozen=True)
-class RecentView:
-    row: list[int]
-    value: list[float | None]
-
-
-@dataclass(frozen=True)
-class ForecastLineView(LineView):
-    recent: RecentView
+QUESTION = "What will {unit} do next?"
+ANSWER = "{condition}{laws}, {unit} {channel} will be {size}{interval} after {time}."
+UNPLANNED = {True: "If controllers go on", False: "If inputs stay as they are"}  # by whether controllers react
+PLANNED = {True: "If {plan} and controllers go on", False: "If {plan} and other inputs stay as they are"}
+TABLE = "the channels that will move most"
+RECENT = 200  # rows of the past that a page shows with a forecast
 
 
 @dataclass(frozen=True)
-class ForecastEndView:
-    channel: str
-    measured_in: str
-    last_measured: float | None
-    next: float | None
-    end: float | None
-    lower: float | None
-    upper: float | None
-
-
-@dataclass(frozen=True)
-class ForecastView(View):
-    unit: str
-    horizon: int
-    first_row: int
-    level: float | None
-    drawn: list[ForecastLineView]
-    ranked: list[ForecastEndView]
-
-
-@dataclass(frozen=True)
-class AskForecast(Request):
+class AskForecast(AskWorlds):
     """What will ``unit`` do in the next rows, if inputs follow ``plan``? As ``Fit.forecast``."""
 
     kind = "forecast"
@@ -81,10 +55,8 @@ class AskForecast(Request):
         horizon("Steps after the last row."), CONTROLLERS, LAWS, LEVEL,
     )  # fmt: skip
     after_record = True
-    of_worlds = True
     speaks_of_drawn = True
     windowed = True
-    schema = ForecastView
 
     unit: str
     horizon: int = 50
@@ -92,14 +64,6 @@ class AskForecast(Request):
     headline: str | None = None
     question: str = ""
     level: float = field(default=0.95, kw_only=True)
-    controllers: str | None = field(default=None, kw_only=True)
-    laws: Laws | None = field(default=None, kw_only=True)
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any], unit: str) -> AskForecast:
-        world = given.get("controllers")
-        laws = given.get("laws") or None
-        return cls(unit, given["horizon"], given["plan"] or None, level=given["level"], controllers=world, laws=laws)
 
     def messages(self, server: Responder, part: UnitPart) -> tuple[list[Change], Ask]:
         check_count(self.kind, "horizon", self.horizon)
@@ -119,43 +83,17 @@ class AskForecast(Request):
     def respond(cls, server: ServerModel, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
         if server.couplings is None and server.method != "oracle":
             raise OptionError(f"forecast: method {server.method!r} keeps no joint filter; fit with method='sufficient'")
-        own, (_, last, X) = server.own(ask.unit), server.states
-        size = own.stop - own.start
         base = np.tile(server.u[-1], (ask.steps, 1))  # the last inputs held, unless something else is planned
         plan = server.schedule(server.departures(changes), base)
-        reacting = ask.controllers == REACTING and bool(server.running_plant.reactors)
-        if reacting:
-            found = server.running_plant.ahead(plan - base)
-            widening = 1.0 if server.network is None else server.network.widening
-            mean = found[0] if server.network is None else found.mean(axis=0)
-            known = found[:, :, own] if len(found) > 1 else None
-        elif server.network is not None:
-            found = server.ahead(plan)
-            mean, known, widening = found.mean(axis=0), found[:, :, own], server.network.widening
-        else:
-            mean, known = linear_recurrence(server.A, plan @ server.B.T, last), None
-        covariance, joint = np.zeros((0, size)), [noise_directions(server.A, server.Q, X, ask.steps, own)]
-        if known is not None:
-            covariance = spread_of_replicates(known, widening)[1]
-            joint.append(directions_of_replicates(known, widening))
-        elif not reacting and server.spread is not None:
-            drive = np.hstack([np.vstack([last, mean[:-1]]), plan])
-            covariance = coupling_covariance(server.A, server.spread, drive, own)
-            together = coupling_directions(server.A, server.spread, drive[None], own)
-            joint.append(None if together is None else together[:, 0])
-        blocks = covariance.reshape(-1, size, size) if len(covariance) else np.zeros((ask.steps, size, size))
-        for t in range(ask.steps):
-            X = server.A @ X @ server.A.T + server.Q
-            blocks[t] += X[own, own]
-        refuse_overflow(mean, blocks)
-        whole = None if any(each is None for each in joint) else np.vstack(joint)  # type: ignore[arg-type]
-        parts = share_of(part_of(ask, mean[:, own], blocks.reshape(-1, size)), whole)
+        noise = server.grounded.noise_ahead(ask.steps, server.names.index(ask.unit))
+        found = server.ahead(plan, ask).and_noise(*noise)
+        refuse_overflow(found.mean, found.covariance)
+        parts = share_of(part_of(ask, found.mean, found.covariance), found.directions)
         return with_caveats(parts, far(server, plan - base))
 
     @classmethod
     def caveats(cls, server: ServerModel, parts: Sequence[Answer]) -> list[Caveat]:
-        known = server.couplings
-        if known is None or known.spread is not None or known.network is not None:
+        if server.couplings is None or server.model.told:
             return []
         text = (
             "standard errors were not computed for this fit: the band holds noise and the state, and not how far the "
@@ -165,15 +103,17 @@ class AskForecast(Request):
 
     def answer(self, about: About, part: UnitPart, parts: Sequence[Answer], y: FloatArray | None) -> Forecast:
         mean = part.at_level(part.seen_in(parts[0].mean))
-        future = np.full_like(mean, np.nan)
-        made = Forecast.of(about, part, parts, about.server.rows, future, mean, np.diag(part.model.R))
-        return made if y is None else replace(made, latest=last_measured(y))  # type: ignore[no-any-return]
+        found: Forecast = Forecast.from_states(
+            about, part, parts, mean, np.diag(part.model.R), first=about.server.rows,
+            factual=np.full_like(mean, np.nan), latest=None if y is None else last_measured(y),
+        )  # fmt: skip
+        return found
 
-    def words(self, plant: Described) -> str:
-        return self.question or f"What will {self.unit} do next?"
+    def words(self, plant: Described, calendar: Calendar | None = None) -> str:
+        return self.question or QUESTION.format(unit=self.unit)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Forecast(Trajectory):
     """What a unit's outputs are expected to be, with bands for the next measurements.
 
@@ -181,9 +121,9 @@ class Forecast(Trajectory):
     """
 
     kind = "forecast"
-
     answered = "expected"
     predictive = True
+    verbs = "will be {}", "will be {}"
     of_what = "from what was last measured"
 
     latest: FloatArray | None = None
@@ -193,50 +133,45 @@ class Forecast(Trajectory):
         return self.mean
 
     @property
+    def bounds(self) -> tuple[FloatArray | None, FloatArray | None]:
+        return self.lower, self.upper
+
+    @property
     def base(self) -> FloatArray:
         first = self.mean[0]
         return first if self.latest is None else np.where(np.isfinite(self.latest), self.latest, first)
 
-    def compared_with(self, start: int, stop: int) -> FloatArray:
-        return np.full(len(self.channels), np.nan) if self.latest is None else self.latest
-
-    def verb(self, value: float) -> str:
-        return "will be {}"
-
-    def weight(self) -> float:
-        return float(self._movement().max(initial=0.0))
-
-    def _movement(self) -> FloatArray:
+    @property
+    def sizes(self) -> FloatArray:
         """How far each channel will move, against its noise."""
         return np.asarray(np.nan_to_num(np.abs(self.mean[-1] - self.mean[0]) / self.about.noise))
 
-    def order(self) -> list[int]:
-        """Channels, those that will move most first."""
-        return [int(k) for k in np.argsort(-self._movement(), kind="stable")]
+    def compared_with(self, start: int, stop: int) -> FloatArray:
+        return super().compared_with(start, stop) if self.latest is None else self.latest
+
+    def weight(self) -> float:
+        return float(self.sizes.max(initial=0.0))
 
     def sentence(self, channel: str | None = None) -> str:
-        about, plan = self.about, self.about.request.plan
-        k = self.chosen(channel)
+        about, k, plan = self.about, self.chosen(channel), self.about.request.plan
         value, interval = wording.measured(float(self.mean[-1, k]), *self.ends(-1, k), about.outputs[k].unit)
-        spread = f" ({wording.percent(self.level)}: {interval})" if interval and self.level is not None else ""
         reacting = world_of(self.caveats) == REACTING
-        condition = "If controllers go on" if reacting else "If inputs stay as they are"
-        if plan:
-            words = [
-                " is ".join(moved(about.plant, unit, name, value, plainly, "as planned"))
-                for unit, channels in plan.items()
-                for name, value in (channels if isinstance(channels, Mapping) else {"inputs": channels}).items()
-            ]
-            others = "controllers go on" if reacting else "other inputs stay as they are"
-            condition = f"If {wording.listed(words)} and {others}"
-        condition += "".join(f", {place} {law}" for place, law in laws_words(about.request.laws))
-        after = wording.span(len(self.mean), about.dt)
-        return f"{condition}, {self.unit} {about.outputs[k].name} will be {value}{spread} after {after}."
+        planned = [
+            " is ".join(moved(about.plant, unit, name, value, plainly, "as planned"))
+            for unit, channels in (plan or {}).items()
+            for name, value in (channels if isinstance(channels, Mapping) else {"inputs": channels}).items()
+        ]
+        condition = PLANNED[reacting].format(plan=wording.listed(planned)) if plan else UNPLANNED[reacting]
+        return ANSWER.format(
+            condition=condition, laws="".join(f", {place} {law}" for place, law in laws_words(about.request.laws)),
+            unit=self.unit, channel=about.outputs[k].name, size=value, time=wording.span(len(self.mean), about.dt),
+            interval=f" ({wording.percent(self.level)}: {interval})" if interval and self.level is not None else "",
+        )  # fmt: skip
 
     @classmethod
     def tables_of(cls, worlds: Sequence[Forecast]) -> list[Table]:
         lines = [(world, k) for world in worlds for k in world.order()]
-        lines.sort(key=lambda entry: -float(entry[0]._movement()[entry[1]]))
+        lines.sort(key=lambda entry: -float(entry[0].sizes[entry[1]]))
         rows = []
         for world, k in lines[:SHOWN]:
             channel = world.about.outputs[k]
@@ -246,50 +181,36 @@ class Forecast(Trajectory):
             rows.append([world.unit, channel.name, latest, following, value, interval])
         level = f"{wording.percent(worlds[0].about.request.level)} interval"
         columns = ["unit", "channel", "last measured", "next", f"after {len(worlds[0].mean)}", level]
-        return [Table("the channels that will move most", columns, rows, 2, left_out(len(lines)))]
+        return [Table(TABLE, columns, rows, 2, left_out(len(lines)))]
 
     @classmethod
-    def json_of(cls, worlds: Sequence[Forecast]) -> dict[str, Any]:
+    def labels_of(cls, worlds: Sequence[Forecast]) -> dict[str, Any]:
         first = worlds[0]
-        return {
-            "horizon": len(first.mean),
-            "first_row": first.first,
-            "plan": first.about.request.plan or {},
-            "level": first.level,
-            "units": {
-                world.unit: {
-                    "channels": channels_json(world.about.outputs),
-                    "last_measured": world.latest,
-                    **attributes(world, "mean", "lower", "upper"),
-                }
-                for world in worlds
-            },
-        }
+        plan = first.about.request.plan or {}
+        return {"horizon": len(first.mean), "first_row": first.first, "plan": plan, "level": first.level}
 
-    def view(self, drawn: Sequence[str], around: Surroundings) -> dict[str, Any]:
+    def arrays(self) -> dict[str, Any]:
+        return {"last_measured": self.latest, "mean": self.mean, "lower": self.lower, "upper": self.upper}
+
+    def page(self, around: Surroundings) -> dict[str, Any]:
+        labels = self.labels()
+        labels.pop("plan")
+        latest = last_measured(around.recent(self.unit))
+        ranked = [
+            {
+                **named(self.about.outputs[k]), "last_measured": finite(latest[k]), "next": finite(self.mean[0, k]),
+                "end": finite(self.mean[-1, k]), "lower": finite(self.ends(-1, k)[0]),
+                "upper": finite(self.ends(-1, k)[1]),
+            }
+            for k in self.order()
+        ]  # fmt: skip
+        return {"unit": self.unit, **labels, "ranked": ranked}
+
+    def page_courses(self, around: Surroundings) -> dict[str, Any]:
         y = around.recent(self.unit)
-        latest, first, outputs = last_measured(y), max(0, len(y) - RECENT), self.about.outputs
-        return {
-            "unit": self.unit,
-            "horizon": len(self.mean),
-            "first_row": self.first,
-            "level": self.level,
-            "drawn": [
-                line(outputs[k], k, self, recent={"row": list(range(first, len(y))), "value": series(y[first:, k])})
-                for k in map(self.about.output, drawn)
-            ],
-            "ranked": [
-                {
-                    **named(outputs[k]),
-                    "last_measured": finite(latest[k]),
-                    "next": finite(self.mean[0, k]),
-                    "end": finite(self.mean[-1, k]),
-                    "lower": finite(self.ends(-1, k)[0]),
-                    "upper": finite(self.ends(-1, k)[1]),
-                }
-                for k in self.order()
-            ],
-        }
+        first = max(0, len(y) - RECENT)
+        recent = {"row": list(range(first, len(y))), "value": y[first:]}
+        return {"mean": self.mean, "lower": self.lower, "upper": self.upper, "recent": recent}
 
 
 def last_measured(y: FloatArray) -> FloatArray:

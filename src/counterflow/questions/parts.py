@@ -36,18 +36,6 @@ def with_caveats(parts: Sequence[Answer], caveats: Sequence[Caveat]) -> tuple[An
     return (replace(first, caveats=text), *others) if caveats else tuple(parts)
 
 
-def spread_of_replicates(found: FloatArray, widening: float) -> tuple[FloatArray, FloatArray]:
-    """Mean (n, P_m) and covariance (n P_m, P_m) of replicates (K, n, P_m).
-
-    Half of a row's covariance is that of all rows: errors last, also where replicates happen to agree.
-    """
-    mean = found.mean(axis=0)
-    gaps = widening * (found - mean) / np.sqrt(len(found) - 1)
-    blocks = np.einsum("kni,knj->nij", gaps, gaps)
-    blocks = (blocks + blocks.mean(axis=0)) / 2
-    return mean, blocks.reshape(-1, found.shape[2])
-
-
 def refuse_overflow(*arrays: FloatArray) -> None:
     """What does not fit into double precision is no answer."""
     if not all(np.isfinite(array).all() for array in arrays):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -11,51 +11,31 @@ import numpy as np
 
 from counterflow import wording
 from counterflow.arrays import FloatArray, frozen
-from counterflow.caveats import Caveat
 from counterflow.errors import OptionError
 from counterflow.notebook import Table
+from counterflow.plant.calendar import Calendar
 from counterflow.protocol import Answer, Ask, Change
-from counterflow.questions.effect import CHANGES, DURATION, EFFECT, addition, by_channel, changed_steps, clause
+from counterflow.questions.answer import About, Described, Responder, Surroundings
+from counterflow.questions.effect import CHANGES, DURATION, EFFECT, AfterChange, AskChange
 from counterflow.questions.parts import part_of, with_caveats
-from counterflow.questions.peaks import Peak, Peaked, left_out, peaks
+from counterflow.questions.peaks import SHOWN, left_out
 from counterflow.questions.phrases import sized
-from counterflow.questions.question import Request, horizon
+from counterflow.questions.question import horizon
 from counterflow.questions.refusals import doubts_of
 from counterflow.questions.replicates import world_words
-from counterflow.questions.reply import SHOWN, About, Described, Responder, Surroundings
 from counterflow.questions.server_model import ServerModel
-from counterflow.questions.views import View, attributes, channel_label, channels_json, long_frame, named, series
-from counterflow.questions.window import Windowed
-from counterflow.recurrence import linear_recurrence
 
 if TYPE_CHECKING:
-    import polars
-    from matplotlib.figure import Figure
-
     from counterflow.exchange.part import UnitPart
+    from counterflow.questions.plots import Line
 
 DIRECT = "direct"
+QUESTION = "If {change}: which ways does its effect on {unit} take?"
+ANSWER = "{after}{world}, {cause} moves {unit} {channel} by {size}: {ways}."
 
 
 @dataclass(frozen=True)
-class WayView:
-    unit: str
-    values: list[float | None]
-
-
-@dataclass(frozen=True)
-class PathsView(View):
-    cause: str
-    effect: str
-    channel: str
-    measured_in: str
-    total: list[float | None]
-    direct: list[float | None]
-    through: list[WayView]
-
-
-@dataclass(frozen=True)
-class AskPaths(Request):
+class AskPaths(AskChange):
     """Which ways does the effect of a change at ``cause`` on ``effect`` take? As ``Fit.paths``."""
 
     kind = "paths"
@@ -64,44 +44,16 @@ class AskPaths(Request):
     title = "Which ways does an effect take, directly and through other units?"
     example = "counterflow paths fit --cause boiler --effect grid --change valve=+0.1 --horizon 20"
     form = (EFFECT, CHANGES, horizon(), DURATION)
-    of_states = True
     held_only = True
     speaks_of_drawn = True
-    windowed = True
-    schema = PathsView
-
-    cause: str
-    effect: str
-    change: Any
-    horizon: int = 50
-    duration: int | None = None
-    headline: str | None = None
-    question: str = ""
-    clause: str = field(default="", kw_only=True)
-
-    @property
-    def asker(self) -> str:
-        return self.effect
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any], unit: str) -> AskPaths:
-        changes = given["changes"]
-        if len(changes.values) != 1:
-            raise OptionError(
-                f"paths: one unit's inputs are changed at a time, got those of {', '.join(changes.values)}"
-            )
-        ((cause, change),) = changes.values.items()
-        return cls(cause, unit, change, given["horizon"], given.get("duration"), clause=changes.words)
-
-    def held(self, plant: Described) -> dict[str, Any]:
-        """{unit: {input: number or series}}."""
-        return {self.cause: by_channel(plant.unit(self.cause), self.change)}
 
     def messages(self, server: Responder, part: UnitPart) -> tuple[list[Change], Ask]:
-        source, name = server.unit(self.cause), part.unit.name
-        if self.cause == name:
+        name = part.unit.name
+        if len(self.causes) != 1:
+            raise OptionError(f"paths: one unit's inputs are changed at a time, got those of {', '.join(self.causes)}")
+        if self.causes == [name]:
             raise OptionError(f"paths: cause and effect are both {name!r}; ask for the effect of another unit")
-        return [addition(self, name, source, self.change)], Ask(name, self.kind, 0, self.horizon)
+        return self.additions(server, part), Ask(name, self.kind, 0, self.horizon)
 
     @classmethod
     def respond(cls, server: ServerModel, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
@@ -114,36 +66,31 @@ class AskPaths(Request):
 
         def ways(schedule: FloatArray, ask: Ask) -> tuple[Answer, ...]:
             def response(still: Sequence[str]) -> FloatArray:
-                if server.network is not None:
-                    found = server.response_by_member(schedule, still=still)[0]
-                    if not still:
-                        doubts.extend(doubts_of(server, found, ask.unit))
-                    return np.asarray(found.mean(axis=0)[:, own])
-                alive = np.ones((server.A.shape[0], 1))
-                for name in still:
-                    alive[server.state_slices[name]] = 0.0
-                drive = schedule @ (alive * server.B).T
-                return linear_recurrence(alive * server.A, drive, np.zeros(len(alive)))[:, own]
+                return server.grounded.response(schedule, still=still).mean[:, own]
 
-            doubts: list[Caveat] = []
-            whole = response([])
+            found = server.grounded.response(schedule)
+            whole = found.mean[:, own]
             parts = {"": whole, DIRECT: response(third)} | {name: whole - response([name]) for name in third}
-            return with_caveats([part_of(ask, values, share=share) for share, values in parts.items()], doubts)
+            made = [part_of(ask, values, share=share) for share, values in parts.items()]
+            return with_caveats(made, doubts_of(server, found, ask.unit))
 
         return server.from_now_on(changes, ask, ways)
 
     def answer(self, about: About, part: UnitPart, parts: Sequence[Answer], y: FloatArray | None) -> Paths:
         mapped = {piece.share: frozen(part.seen_in(piece.mean)) for piece in parts}
         total, direct = mapped.pop(""), mapped.pop(DIRECT)
-        through = MappingProxyType(mapped)
-        return Paths(self.cause, self.effect, part.unit.output_names, total, direct, through, about.caveats, about)
+        (cause,) = self.causes
+        return Paths(
+            cause=cause, effect=self.effect, channels=part.unit.output_names, total=total, direct=direct,
+            through=MappingProxyType(mapped), caveats=about.caveats, about=about,
+        )  # fmt: skip
 
-    def words(self, plant: Described) -> str:
-        return self.question or f"If {clause(self, plant)}: which ways does its effect on {self.effect} take?"
+    def words(self, plant: Described, calendar: Calendar | None = None) -> str:
+        return self.question or QUESTION.format(change=self.change_words(plant), unit=self.effect)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Paths(Peaked, Windowed):
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Paths(AfterChange):
     """An effect split by the way it takes; all arrays are (horizon, D_m).
 
     ``direct``: with every third unit held still. ``through``: for each third unit, what is lost if it is held still.
@@ -151,15 +98,12 @@ class Paths(Peaked, Windowed):
     """
 
     kind = "paths"
+    drawn = 1
+    panel = "change of"
 
-    cause: str
-    effect: str
-    channels: tuple[str, ...]
     total: FloatArray
     direct: FloatArray
     through: Mapping[str, FloatArray]
-    caveats: tuple[Caveat, ...] = ()
-    about: About = field(default=None, repr=False)  # type: ignore[assignment]
 
     @property
     def ways(self) -> dict[str, FloatArray]:
@@ -167,17 +111,18 @@ class Paths(Peaked, Windowed):
         return {"directly": self.direct, **{f"through {name}": values for name, values in self.through.items()}}
 
     @property
-    def peaks(self) -> list[Peak]:
-        return peaks(self.about, self.total, None, None)
+    def course(self) -> FloatArray:
+        return self.total
 
     def sentence(self, channel: str | None = None) -> str:
         k = self.chosen(channel)
         output, row = self.about.outputs[k], int(np.abs(self.total[:, k]).argmax())
         ways = sorted(self.ways.items(), key=lambda way: -abs(float(way[1][row, k])))
-        split = wording.listed([f"{name} {sized(values[row, k], output.unit)}" for name, values in ways])
-        when = f"After {wording.span(row + 1, self.about.dt)}{world_words(self.caveats)}"
-        size = sized(self.total[row, k], output.unit)
-        return f"{when}, {self.cause} moves {self.effect} {output.name} by {size}: {split}."
+        return ANSWER.format(
+            after=self.timeline.at(row).capitalize(), world=world_words(self.caveats), cause=self.cause,
+            unit=self.effect, channel=output.name, size=sized(self.total[row, k], output.unit),
+            ways=wording.listed([f"{name} {sized(values[row, k], output.unit)}" for name, values in ways]),
+        )  # fmt: skip
 
     def tables(self, channels: Sequence[str] = ()) -> list[Table]:
         rows = []
@@ -189,45 +134,38 @@ class Paths(Peaked, Windowed):
         title = f"{self.effect}: the channels that move most, and the ways that it takes"
         return [Table(title, columns, rows, 1, left_out(len(self.channels)))]
 
-    def to_json(self) -> dict[str, Any]:
+    def labels(self) -> dict[str, Any]:
+        request = self.about.request
         return {
-            **attributes(self, "cause", "effect"),
-            "change": self.about.request.held(self.about.plant),
-            **attributes(self.about.request, "horizon", "duration"),
-            "channels": channels_json(self.about.outputs),
-            **attributes(self, "total", "direct"),
-            "through": dict(self.through),
-        }
+            "cause": self.cause, "effect": self.effect, "change": self.held, "horizon": request.horizon,
+            "duration": request.duration,
+        }  # fmt: skip
+
+    def arrays(self) -> dict[str, Any]:
+        return {"total": self.total, "direct": self.direct, "through": dict(self.through)}
+
+    def columns(self) -> Mapping[str, FloatArray | None]:
+        through = {f"through {name}": values for name, values in self.through.items()}
+        return {"total": self.total, "direct": self.direct, **through}
+
+    def page_courses(self, around: Surroundings) -> dict[str, Any]:
+        through = [{"unit": name, "values": values} for name, values in self.through.items()]
+        return {**self.arrays(), "through": through}
 
     def view(self, drawn: Sequence[str], around: Surroundings) -> dict[str, Any]:
-        k = self.about.output(drawn[0])
-        return {
-            **attributes(self, "cause", "effect"),
-            **named(self.about.outputs[k]),
-            "total": series(self.total[:, k]),
-            "direct": series(self.direct[:, k]),
-            "through": [{"unit": name, "values": series(values[:, k])} for name, values in self.through.items()],
-        }
+        """Of one channel."""
+        course = self.course_json(self.about.output(drawn[0]), around)
+        return {"cause": self.cause, "effect": self.effect, **course}
 
-    def to_frame(self) -> polars.DataFrame:
-        """One row a step and channel: step, channel, total, direct, and ``through pump`` and so on."""
-        through = {f"through {name}": values for name, values in self.through.items()}
-        return long_frame("step", 1, self.channels, {"total": self.total, "direct": self.direct, **through})
+    def title(self) -> str:
+        return f"ways from {self.cause} to {self.effect}"
 
-    @property
-    def course(self) -> FloatArray:
-        return self.total
+    def lines(self, k: int, colour: str, before: str = "") -> list[Line]:
+        from counterflow.questions.plots import COLOURS, Line
 
-    def plot(self) -> Figure:
-        """A matplotlib Figure: the whole effect on the channel that moves most, and its ways."""
-        from counterflow.questions.plots import COLOURS, Line, Rows, elapsed, panels
-
-        k, (steps, dt) = self.chosen(None), (len(self.total), self.about.dt)
-        size, _ = elapsed(steps, dt)
-        lines = [Line("whole effect", self.total[:, k], look={"color": "black", "linestyle": ":"})]
-        for place, (way, values) in enumerate(self.ways.items()):
-            lines.append(Line(way, values[:, k], look={"color": COLOURS[place % len(COLOURS)]}))
-        held = [(size * a, size * b) for a, b in changed_steps(self.about.request, self.about.plant, steps)]
-        label = f"change of {channel_label(self.about.outputs[k])}"
-        title = f"ways from {self.cause} to {self.effect}"
-        return panels(Rows.after_change(steps, dt), [(label, lines)], title, held, zero=True)
+        whole = Line("whole effect", self.total[:, k], look={"color": "black", "linestyle": ":"}, role="whole")
+        ways = [
+            Line(way, rows[:, k], look={"color": COLOURS[n % len(COLOURS)]}, role="part", number=n)
+            for n, (way, rows) in enumerate(self.ways.items())
+        ]
+        return [whole, *ways]

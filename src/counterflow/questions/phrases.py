@@ -10,7 +10,7 @@ import numpy as np
 from counterflow import wording
 
 if TYPE_CHECKING:
-    from counterflow.questions.reply import Described
+    from counterflow.questions.answer import Described
 
 
 def signed(value: float, unit: str) -> str:

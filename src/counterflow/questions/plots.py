@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import CounterflowError
-from counterflow.questions.views import channel_label
+from counterflow.questions.numbers import channel_label
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -75,13 +75,18 @@ def short_dates(axis: Any) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Line:
-    """One line over rows, with a band around it if it has one."""
+    """One line over rows, with a band around it if it has one.
+
+    ``role``: "answer", "measured", "whole" (of which others are parts), "part" (the ``number``-th), "rest", "average".
+    """
 
     name: str
     values: FloatArray
     lower: FloatArray | None = None
     upper: FloatArray | None = None
     look: Mapping[str, Any] = field(default_factory=dict)
+    role: str = "answer"
+    number: int = 0
 
     @classmethod
     def banded(cls, name: str, band: Sequence[FloatArray | None], colour: str, k: int | None = None) -> Line:
@@ -90,9 +95,16 @@ class Line:
         assert values is not None
         return cls(name, values, lower, upper, {"color": colour})
 
+    def draw(self, axes: Any, along: Axis, alpha: float, **look: Any) -> None:
+        """Its band, if it has one, and itself; its own look goes before the one given."""
+        look = {**look, **self.look}
+        if self.lower is not None and self.upper is not None:
+            along.shade(axes, self.lower, self.upper, color=look["color"], alpha=alpha)
+        along.draw(axes, self.values, **look)
+
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class Axis:
     """Where rows stand along an axis, what it is called, and after which of them time jumps."""
 
     places: NDArray[Any]
@@ -100,7 +112,7 @@ class Rows:
     jumps: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, np.intp))
 
     @classmethod
-    def recorded(cls, first: int, count: int, calendar: Calendar | None) -> Rows:
+    def recorded(cls, first: int, count: int, calendar: Calendar | None) -> Axis:
         """By their dates, or else by their numbers."""
         if calendar is None:
             return cls(np.arange(first, first + count), "row")
@@ -108,7 +120,7 @@ class Rows:
         return cls(calendar.local_times(first, first + count), calendar.label, found)
 
     @classmethod
-    def after_change(cls, count: int, dt: float) -> Rows:
+    def after_change(cls, count: int, dt: float) -> Axis:
         """By the time since the change: 1, 2, ... steps."""
         size, unit = elapsed(count, dt)
         return cls(np.arange(1, count + 1) * size, f"{unit} after the change")
@@ -151,7 +163,7 @@ def by_unit(outputs: Sequence[Channel], order: Iterable[int]) -> list[list[int]]
 
 
 def panels(
-    rows: Rows, groups: Sequence[tuple[str, Sequence[Line]]], title: str, held: Iterable[tuple[Any, Any]] = (),
+    along: Axis, groups: Sequence[tuple[str, Sequence[Line]]], title: str, held: Iterable[tuple[Any, Any]] = (),
     zero: bool = False,
 ) -> Figure:  # fmt: skip
     """Panels below each other, each with what it is measured in; ``held`` are spans in which inputs are others."""
@@ -163,21 +175,18 @@ def panels(
         if zero:
             axis.axhline(0.0, color="0.6", linewidth=0.8)
         for k, line in enumerate(lines):
-            look = {"color": COLOURS[k % len(COLOURS)], **line.look}
-            if line.lower is not None and line.upper is not None:
-                rows.shade(axis, line.lower, line.upper, color=look["color"], alpha=0.2)
-            rows.draw(axis, line.values, label=literal(line.name), **look)
+            line.draw(axis, along, alpha=0.2, color=COLOURS[k % len(COLOURS)], label=literal(line.name))
         axis.set_ylabel(literal(label))
         axis.legend(frameon=False, fontsize="small", ncols=2)
     axes[0, 0].set_title(literal(title), fontsize="medium")
-    axes[-1, 0].set_xlabel(literal(rows.label))
-    if rows.places.dtype.kind == "M":
+    axes[-1, 0].set_xlabel(literal(along.label))
+    if along.places.dtype.kind == "M":
         short_dates(axes[-1, 0])
     return figure
 
 
 def channel_panels(
-    outputs: Sequence[Channel], order: Sequence[int], lines: Any, what: str = ""
+    outputs: Sequence[Channel], order: Sequence[int], what: str, lines: Callable[[int, str], list[Line]]
 ) -> list[tuple[str, list[Line]]]:
     """Panels of channels, one for each unit of measure; ``lines(k, colour)`` are those of a channel."""
     out = []
@@ -193,3 +202,16 @@ def spans(active: NDArray[np.bool_]) -> list[tuple[int, int]]:
     """Runs (first, after the last) of what is true."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], active.astype(int), [0]])))
     return [(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
+
+
+def bars(outputs: Sequence[Channel], order: Sequence[int], values: FloatArray, what: str, title: str) -> Figure:
+    """A bar for each channel, with a panel for each unit of measure."""
+    groups = by_unit(outputs, order[:MOST_CHANNELS])
+    figure, axes = canvas(len(groups), 1, (6.0, 1.0 + 0.35 * sum(map(len, groups)) + 0.5 * len(groups)))
+    for axis, group in zip(axes[:, 0], groups, strict=True):
+        axis.barh([literal(outputs[k].name) for k in group], [values[k] for k in group], color=COLOURS[0])
+        axis.axvline(0.0, color="0.6", linewidth=0.8)
+        axis.invert_yaxis()
+        axis.set_xlabel(literal(f"{what} [{outputs[group[0]].unit}]".replace(" []", "")))
+    axes[0, 0].set_title(literal(title), fontsize="medium")
+    return figure

@@ -1,7 +1,7 @@
-"""What all questions share: the request with its form, and how it is asked; ``reply`` has what all answers share.
+"""What all questions share: the request with its form, and how it is asked; ``answer`` has what all answers share.
 
 A kind of question is a module of its own: a ``Request`` (what is asked, with its checks), the server's half
-(``respond``), the unit's half (``messages`` and ``answer``), and a ``Reply`` with its sentence, tables and JSON.
+(``respond``), the unit's half (``messages`` and ``answer``), its words, and an ``Answer`` that names its values.
 ``registry`` lists them; library, command line, report, console and federation go through it.
 """
 
@@ -11,23 +11,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
 from counterflow._version import __version__
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat, by_weight, verdict_of
-from counterflow.control.custom_laws import law_supposed
-from counterflow.control.laws import Law
+from counterflow.control import Law
+from counterflow.control.controller import law_supposed
 from counterflow.errors import DataError
 from counterflow.plant.calendar import Calendar
-from counterflow.protocol import Answer, Ask, Change
+from counterflow.protocol import Answer as Message
+from counterflow.protocol import Ask, Change
+from counterflow.questions.answer import About, Answer, Described, Responder
 from counterflow.questions.parts import Watch
 from counterflow.questions.replicates import named_world
-from counterflow.questions.reply import About, Described, Reply, Responder
 from counterflow.questions.server_model import ServerModel
-from counterflow.questions.views import View
 
 if TYPE_CHECKING:
     from counterflow.exchange.part import UnitPart
@@ -94,6 +94,7 @@ def horizon(help: str = "Steps to follow, or a time such as 2h.") -> Entry:
     return Entry("horizon", Form.STEPS, 50, help)
 
 
+@dataclass(frozen=True)
 class Request(ABC):
     """What is asked: a frozen dataclass for each kind."""
 
@@ -112,18 +113,29 @@ class Request(ABC):
     windowed: ClassVar[bool] = False  # its answer has rows, any window of which can be summed up
     held_only: ClassVar[bool] = False  # it is answered with controllers held, and says so
     of_states: ClassVar[bool] = False  # the server can ask it, too: it needs nothing that only a unit has
-    schema: ClassVar[type[View]]  # of what a page draws
-    unit: str
 
     @property
     def asker(self) -> str:
         """The unit whose outputs are asked about."""
-        return self.unit
+        return str(getattr(self, next(each.name for each in self.form if each.form in (Form.UNIT, Form.UNITS))))
 
     @classmethod
-    @abstractmethod
-    def of(cls, given: Mapping[str, Any], unit: str) -> Request:
+    def from_form(cls, given: Mapping[str, Any], unit: str) -> Self:
         """From a form that a front end has read, about one unit's outputs."""
+        found: dict[str, Any] = {}
+        for entry in cls.form:
+            value = given.get(entry.name, entry.default)
+            if entry.form in (Form.UNIT, Form.UNITS):
+                found[entry.name] = unit
+            elif entry.form is Form.CHANGES:
+                found |= {"cause": list(value.values), "change": value.values, "clause": value.words}
+            elif entry.form is Form.PAST:
+                found |= {"do": value.values or None, "add": value.add or None, "clause": value.words}
+            elif entry.form in (Form.PLAN, Form.LAWS, Form.VECTOR):
+                found[entry.name] = value or None
+            else:
+                found[entry.name] = value
+        return cls(**found)
 
     @abstractmethod
     def messages(self, server: Responder, part: UnitPart) -> tuple[list[Change], Ask]:
@@ -131,16 +143,16 @@ class Request(ABC):
 
     @classmethod
     @abstractmethod
-    def respond(cls, server: ServerModel, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
+    def respond(cls, server: ServerModel, changes: Sequence[Change], ask: Ask) -> tuple[Message, ...]:
         """The server's half: at the level of the asking unit's states."""
 
     @abstractmethod
-    def answer(self, about: About, part: UnitPart, parts: Sequence[Answer], y: FloatArray | None) -> Reply:
+    def answer(self, about: About, part: UnitPart, parts: Sequence[Message], y: FloatArray | None) -> Answer:
         """The unit's half: what it makes of the server's answer with its own model and measurements."""
 
     @abstractmethod
-    def words(self, plant: Described) -> str:
-        """The question in words."""
+    def words(self, plant: Described, calendar: Calendar | None = None) -> str:
+        """The question in words; ``calendar``: of the rows that it is about."""
 
     @classmethod
     def columns(cls, change: Change) -> list[int]:
@@ -148,9 +160,19 @@ class Request(ABC):
         return change.moved
 
     @classmethod
-    def caveats(cls, server: ServerModel, parts: Sequence[Answer]) -> list[Caveat]:
+    def caveats(cls, server: ServerModel, parts: Sequence[Message]) -> list[Caveat]:
         """What the server adds to the caveats of the fit."""
         return []
+
+
+@dataclass(frozen=True)
+class AskWorlds(Request):
+    """A question that can be asked with controllers held or reacting, also with other ``laws``."""
+
+    of_worlds = True
+
+    controllers: str | None = field(default=None, kw_only=True)
+    laws: Laws | None = field(default=None, kw_only=True)
 
 
 def envelope(command: str, fit: Any, sentence: str, caveats: Sequence[Caveat]) -> dict[str, Any]:

@@ -9,11 +9,11 @@ import numpy as np
 from counterflow.arrays import FloatArray
 from counterflow.caveats import EVERYBODY, Caveat
 from counterflow.errors import DataError, PrivacyError, UnidentifiedError, UnstableError
+from counterflow.learning.ensemble import Ensemble
 from counterflow.protocol import Answer, Change
 from counterflow.questions.fitted_plant import FittedPlant
 
 FAR = 2.0  # times the range seen in the data, beyond which a change is called far
-TOO_FAR = 1e4  # standard deviations that an input of a fit from logs may be moved
 OVERFLOWING = 1e6  # growth over the horizon beyond which an unstable estimate says nothing
 DOUBTFUL = 0.15  # squared error over squared effect that is to be expected: beyond, an answer says so
 OFTEN_LIMITED = 0.05  # share of products at the limits of what was seen, beyond which an answer says so
@@ -34,7 +34,7 @@ def units_passed(server: FittedPlant, causes: Sequence[str], effect: str) -> fro
 
     Without causes (a forecast, an attribution): the unit itself, and all that act on it.
     """
-    names, reached = server.names, server.reached
+    names, reached = server.names, server.model.reached
     at = names.index(effect)
     before = {names[n] for n in np.flatnonzero(reached[at])}
     if not causes:
@@ -61,14 +61,14 @@ def far_change(names: Sequence[str]) -> Caveat:
     return Caveat(EXTRAPOLATION, EVERYBODY, text)
 
 
-def doubts_of(server: FittedPlant, found: FloatArray, unit: str) -> list[Caveat]:
-    """What to say of an effect on a unit, by replicate (K, n, P), that is hardly known."""
-    assert server.network is not None
-    part = found[:, :, server.own(unit)]
-    if not part.any():
-        return [NOT_FOUND]
-    doubt = server.network.doubt(part)
-    return [doubtful_answer(doubt)] if doubt > DOUBTFUL else []
+def doubts_of(server: FittedPlant, found: Ensemble | None, unit: str) -> list[Caveat]:
+    """What to say of an effect on a unit that is hardly known, by what members do; None: they do not tell."""
+    if found is None or not server.model.learned:
+        return []
+    mine, limited = found.of(server.own(unit)), [BEYOND_SEEN] if found.limited > OFTEN_LIMITED else []
+    if not mine.members.any():
+        return [*limited, NOT_FOUND]
+    return [*limited, doubtful_answer(mine.doubt)] if mine.doubt > DOUBTFUL else limited
 
 
 def far(server: FittedPlant, change: FloatArray) -> list[Caveat]:
@@ -100,17 +100,6 @@ def without_interval(server: FittedPlant, parts: Sequence[Answer]) -> list[Cavea
         return []
     text = "standard errors were not computed for this fit, so there is no interval; fit with uncertainty=True"
     return [Caveat("no-interval", EVERYBODY, text)]
-
-
-def refuse_far(server: FittedPlant, schedule: FloatArray) -> None:
-    if server.network is None:
-        return
-    moved = np.abs(schedule).max(axis=0, initial=0.0) / server.network.scale[server.network.size :]
-    if not (moved <= TOO_FAR).all():
-        raise DataError(
-            f"the change is {moved.max():.3g} times the usual movement of an input: nothing is known so far away; "
-            "give a smaller one"
-        )
 
 
 def refuse_doubtful(server: FittedPlant, change: Change, moved: Sequence[int]) -> None:

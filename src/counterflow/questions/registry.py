@@ -1,22 +1,48 @@
-"""All kinds of questions. A new one is a module of this package and a line here (and its tab in the console)."""
+"""All kinds of questions. A new one is a module of this package, called as its kind, and a line here."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from counterflow.errors import ProtocolError
-from counterflow.questions.aggregate import AskAggregate
-from counterflow.questions.attribution import AskAttribution
-from counterflow.questions.counterfactual import AskCounterfactual
-from counterflow.questions.effect import AskEffect
-from counterflow.questions.forecast import AskForecast
-from counterflow.questions.paths import AskPaths
-from counterflow.questions.question import Request
-from counterflow.questions.restoration import AskRestoration
 
-_ALL = (AskEffect, AskPaths, AskCounterfactual, AskAttribution, AskRestoration, AskForecast, AskAggregate)
-QUESTIONS: Mapping[str, type[Request]] = MappingProxyType({question.kind: question for question in _ALL})
+if TYPE_CHECKING:
+    from counterflow.questions.question import Request
+
+_CHANGED = "What would outputs do, or have done, with other inputs?"
+_KINDS = {  # kind: its request, its command, the command's short help; --help does not import the questions
+    "effect": ("AskEffect", "whatif", _CHANGED),
+    "paths": ("AskPaths", "paths", "Which ways does an effect take, directly and through other units?"),
+    "counterfactual": ("AskCounterfactual", "whatif", _CHANGED),
+    "attribution": ("AskAttribution", "explain", "Who moved a unit's outputs in some rows?"),
+    "restoration": ("AskRestoration", "restore", "Which change of inputs would move outputs so far?"),
+    "forecast": ("AskForecast", "forecast", "What will happen after the recording's last row?"),
+    "aggregate": ("AskAggregate", "aggregate", "What if the joint effect of all other units on this one were another?"),
+}
+COMMANDS = {command: help for _, command, help in _KINDS.values()}
+
+
+class _Questions(Mapping[str, "type[Request]"]):
+    """Their modules are imported when they are first needed."""
+
+    def __getitem__(self, kind: str) -> type[Request]:
+        request, *_ = _KINDS[kind]
+        found: type[Request] = getattr(import_module(f"counterflow.questions.{kind}"), request)
+        return found
+
+    def __contains__(self, kind: object) -> bool:
+        return kind in _KINDS
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_KINDS)
+
+    def __len__(self) -> int:
+        return len(_KINDS)
+
+
+QUESTIONS: Mapping[str, type[Request]] = _Questions()
 
 
 def question(kind: str) -> type[Request]:

@@ -16,8 +16,7 @@ import numpy as np
 from counterflow import wording
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
-from counterflow.control.custom_laws import state_of
-from counterflow.control.laws import Law, Relay
+from counterflow.control import Law, as_law
 from counterflow.plant.units import Channel, unknown_name
 from counterflow.protocol import Answer
 from counterflow.protocol.questions import HELD, REACTING
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
     from counterflow.questions.plots import Line
 
 REACTING_CODE, HELD_CODE, SWITCH_CODE = "controllers-reacting", "controllers-held", "controllers-switch"
+SWITCHING = " A controller switches, so that of the window as a whole more is certain: {} on average {}{}."
+DUTY = ", {} on for {} of the time"
 
 
 def world_of(caveats: Iterable[Caveat]) -> str:
@@ -58,7 +59,9 @@ def laws_words(laws: Mapping[str, Mapping[str, Law]] | None) -> list[tuple[str, 
     >>> laws_words({"boiler": {"valve": Manual(), "fuel": PID(2.0)}})
     [('boiler valve', 'in manual'), ('boiler fuel', 'under P: gain 2')]
     """
-    return [(f"{unit} {name}", state_of(law)) for unit, given in (laws or {}).items() for name, law in given.items()]
+    return [
+        (f"{unit} {name}", as_law(law).state) for unit, given in (laws or {}).items() for name, law in given.items()
+    ]
 
 
 @dataclass(frozen=True)
@@ -74,8 +77,12 @@ class Certain:
         text, interval = wording.measured(self.mean, self.lower, self.upper, unit, sign=True)
         return f"{text} ({wording.percent(level)}: {interval})"
 
+    def times(self, factor: float) -> Certain:
+        """The same in other units."""
+        return Certain(*(factor * each for each in (self.mean, self.lower, self.upper)))
+
     @classmethod
-    def of(cls, values: FloatArray, level: float) -> Certain:
+    def from_worlds(cls, values: FloatArray, level: float) -> Certain:
         """Of one number for every replicate (K,), by a normal interval."""
         from scipy.special import ndtri
 
@@ -99,7 +106,7 @@ class Replicates:
     """The unit's own inputs that a relay moves, each with how far apart its two positions are."""
 
     @classmethod
-    def of(cls, part: UnitPart, parts: Sequence[Answer], rows: int) -> Replicates | None:
+    def from_parts(cls, part: UnitPart, parts: Sequence[Answer], rows: int) -> Replicates | None:
         """From the parts of an answer; None: it is not about the running plant."""
         found = {piece.share: piece.mean for piece in parts}
         if REPLICATES not in found:
@@ -108,38 +115,35 @@ class Replicates:
         given = found.get(REACTIONS)
         u = np.zeros((len(states), rows, 0)) if given is None else given.reshape(-1, rows, given.shape[1])
         laws = {each.loop.moves: each.acting for each in part.controllers if each.usable}
-        relays = {name: law.below - law.above for name, law in laws.items() if isinstance(law, Relay)}
+        relays = {name: law.swing for name, law in laws.items() if law.swing}
         inputs = part.unit.input_names if u.shape[2] else ()
         return cls(part.unit.output_names, inputs, states @ part.model.C.T, u, relays)
 
     def mean(self, channel: str, start: int = 0, stop: int | None = None, level: float = 0.95) -> Certain:
         """Mean change of an output, or of one of the unit's own inputs, over rows start to stop - 1 of the answer."""
-        return Certain.of(self._rows(channel, start, stop).mean(axis=1), level)
+        return Certain.from_worlds(self._rows(channel, start, stop).mean(axis=1), level)
 
     def largest(self, channel: str, start: int = 0, stop: int | None = None, level: float = 0.95) -> Certain:
         """The change that is furthest from zero, in every world by itself."""
         rows = self._rows(channel, start, stop)
         at = np.abs(rows).argmax(axis=1)
-        return Certain.of(rows[np.arange(len(rows)), at], level)
+        return Certain.from_worlds(rows[np.arange(len(rows)), at], level)
 
     def duty(self, channel: str, start: int = 0, stop: int | None = None, level: float = 0.95) -> Certain:
         """Change of the share of time that an input stands where its relay puts it below its levels."""
         if channel not in self.relays:
             raise unknown_name("input that a relay moves", channel, tuple(self.relays))
-        return Certain.of(self._rows(channel, start, stop).mean(axis=1) / self.relays[channel], level)
+        return Certain.from_worlds(self._rows(channel, start, stop).mean(axis=1) / self.relays[channel], level)
 
     def words(self, channel: Channel, caveats: Iterable[Caveat], level: float | None) -> str:
         """What is certain of a window in which a controller switches: its mean, and the duty of what is switched."""
         if SWITCH_CODE not in {caveat.code for caveat in caveats}:
             return ""
         level = 0.95 if level is None else level
-        said = [f" A controller switches, so that of the window as a whole more is certain: {channel.name} on average "]
-        said.append(self.mean(channel.name, level=level).words(channel.unit, level))
-        for name in self.relays:
-            found = self.duty(name, level=level)
-            points = Certain(*(100 * each for each in (found.mean, found.lower, found.upper)))
-            said.append(f", {name} on for {points.words('points', level)} of the time")
-        return "".join([*said, "."])
+        mean = self.mean(channel.name, level=level).words(channel.unit, level)
+        on = [(name, self.duty(name, level=level)) for name in self.relays]
+        duties = [DUTY.format(name, found.times(100.0).words("points", level)) for name, found in on]
+        return SWITCHING.format(channel.name, mean, "".join(duties))
 
     def lines(self, k: int, base: FloatArray, caveats: Iterable[Caveat], colour: str) -> list[Line]:
         """The mean of an output over the window with its interval, for a picture; nothing where no relay switches.
@@ -152,7 +156,7 @@ class Replicates:
             return []
         found, middle = self.mean(self.outputs[k]), float(np.nanmean(base))
         mean, lower, upper = (np.full(len(base), middle + each) for each in (found.mean, found.lower, found.upper))
-        return [Line("mean of the window", mean, lower, upper, {"color": colour, "linestyle": "--"})]
+        return [Line("mean of the window", mean, lower, upper, {"color": colour, "linestyle": "--"}, "average")]
 
     def _rows(self, channel: str, start: int, stop: int | None) -> FloatArray:
         if channel in self.inputs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -14,20 +15,23 @@ from counterflow.arrays import FloatArray, frozen
 from counterflow.caveats import Caveat, distinct
 from counterflow.errors import CounterflowError, DataError, OptionError, UnidentifiedError, UnstableError
 from counterflow.notebook import Table
+from counterflow.plant.calendar import Calendar
 from counterflow.plant.units import MANIPULATED, SET_POINT, Channel, PublicUnit
-from counterflow.protocol import Answer, Ask, Change
+from counterflow.protocol import Answer as Message
+from counterflow.protocol import Ask, Change
 from counterflow.protocol.questions import NO_LIMIT, REACTING
+from counterflow.questions.answer import About, Answer, Described, Responder, Surroundings
 from counterflow.questions.arguments import channel_index, check_count, check_world, unit_names
-from counterflow.questions.effect import AskEffect, Effect, EffectLineView
+from counterflow.questions.effect import AskEffect, Effect
+from counterflow.questions.numbers import named
 from counterflow.questions.parts import part_of
 from counterflow.questions.phrases import signed, sized
-from counterflow.questions.question import CONTROLLERS, LAWS, Entry, Form, Laws, Request, ask_server, horizon
+from counterflow.questions.question import CONTROLLERS, LAWS, AskWorlds, Entry, Form, ask_server, horizon
 from counterflow.questions.refusals import EXTRAPOLATION, FAR, far_change
 from counterflow.questions.replicates import world_of, world_words
-from counterflow.questions.reply import About, Described, Reply, Responder, Surroundings
 from counterflow.questions.restore_search import Search, planned, within
 from counterflow.questions.server_model import ServerModel
-from counterflow.questions.views import View, attributes, named
+from counterflow.questions.timeline import Steps
 
 if TYPE_CHECKING:
     import polars
@@ -44,34 +48,15 @@ NEEDLESS = 1e-6  # of an input's size: a change for which no controller is taken
 Lever = tuple[PublicUnit, int]  # an input that may change
 
 
-@dataclass(frozen=True)
-class LeverView:
-    unit: str
-    input: str
-    measured_in: str
-    change: float
+QUESTION = "What would move {unit} {goals} {after}?"
+HOLD = "To move {unit} {goals} {after}{world}, hold {held}."
+BEYOND = (
+    "{unit} {goals} {after}{world} cannot be reached with these inputs{limits}; the nearest is {nearest}, with {held}."
+)
 
 
 @dataclass(frozen=True)
-class ReachedView:
-    channel: str
-    measured_in: str
-    target: float
-    reached: float
-
-
-@dataclass(frozen=True)
-class RestorationView(View):
-    unit: str
-    feasible: bool
-    horizon: int
-    change: list[LeverView]
-    channels: list[ReachedView]
-    drawn: list[EffectLineView]
-
-
-@dataclass(frozen=True)
-class AskRestoration(Request):
+class AskRestoration(AskWorlds):
     """What would move ``unit``'s outputs by ``target``? As ``Fit.restore``.
 
     Small is measured in each input's seen range (or its limits' width). What cannot be reached within the limits is
@@ -91,9 +76,7 @@ class AskRestoration(Request):
         CONTROLLERS,
         LAWS,
     )
-    of_worlds = True
     drawn = ""
-    schema = RestorationView
 
     unit: str
     target: Mapping[str, float]
@@ -102,15 +85,6 @@ class AskRestoration(Request):
     question: str = ""
     tolerance: float = field(default=1e-3, kw_only=True)
     headline: str | None = field(default=None, kw_only=True)
-    controllers: str | None = field(default=None, kw_only=True)
-    laws: Laws | None = field(default=None, kw_only=True)
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any], unit: str) -> AskRestoration:
-        return cls(
-            unit, given["target"], given["using"], given["horizon"], controllers=given.get("controllers"),
-            laws=given.get("laws") or None,
-        )  # fmt: skip
 
     def messages(self, server: Responder, part: UnitPart) -> tuple[list[Change], Ask]:
         check_count("restore", "horizon", self.horizon)
@@ -146,7 +120,7 @@ class AskRestoration(Request):
         return change.columns
 
     @classmethod
-    def respond(cls, server: ServerModel, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
+    def respond(cls, server: ServerModel, changes: Sequence[Change], ask: Ask) -> tuple[Message, ...]:
         """What one unit of each input, held from step 0 on, does: rows are (input, step); and its headroom.
 
         Where controllers react, all of these inputs are out of their hands. A target whose controller is so left
@@ -154,7 +128,7 @@ class AskRestoration(Request):
         """
         ahead = any(server.point(change.cause).same_row for change in changes)
         own, steps = server.own(ask.unit), ask.steps + ahead
-        reacting = ask.controllers == REACTING
+        reacting, closed = ask.controllers == REACTING, server.reacts(ask)
         levers = {server.input_slices[change.cause].start + k for change in changes for k in change.columns}
         taken = sorted(levers & set(server.running_plant.moved())) if reacting else []
         out = []
@@ -163,14 +137,14 @@ class AskRestoration(Request):
             first = int(ahead and server.point(change.cause).same_row)
             held, headroom = [], []
             for k in change.columns:
-                found = server.step_response(column + k, steps, ask.controllers, taken)
+                found = server.step_response(column + k, steps, closed, taken)
                 held.append(found[first : first + ask.steps, own])
                 down, up, size = server.headroom(change.cause, k)
                 role = server.unit(change.cause).inputs[k].role
                 if role and reacting:
                     room = FURTHEST * size if role == SET_POINT else NO_LIMIT
                     if set(taken) - {column + k}:
-                        by_itself = server.step_response(column + k, steps, REACTING)
+                        by_itself = server.step_response(column + k, steps, closed)
                         room *= bool(np.linalg.norm(found) >= IDLE * np.linalg.norm(by_itself))
                     down, up = max(down, -room), min(up, room)
                 headroom.append((down, up, size))
@@ -178,7 +152,7 @@ class AskRestoration(Request):
             out.append(replace(part_of(ask, mean, share=change.cause), headroom=np.array(headroom).reshape(-1, 3)))
         return tuple(out)
 
-    def answer(self, about: About, part: UnitPart, parts: Sequence[Answer], y: FloatArray | None) -> Restoration:
+    def answer(self, about: About, part: UnitPart, parts: Sequence[Message], y: FloatArray | None) -> Restoration:
         levers = self.levers(about.server)
         outputs = [about.output(name) for name in self.target]
         untold = [name for name, k in zip(self.target, outputs, strict=True) if part.untold[k]]
@@ -214,9 +188,9 @@ class AskRestoration(Request):
         beyond = np.abs(change) > FAR * scale
         far = list(dict.fromkeys(source.name for (source, _), there in zip(levers, beyond, strict=True) if there))
         answer = Restoration(
-            self.unit, tuple(self.target), self.horizon, feasible, MappingProxyType(_grouped(levers, change)),
-            frozen(wanted), frozen(reached), distinct([*about.caveats, *told, *([far_change(far)] if far else [])]),
-            about, part,
+            unit=self.unit, channels=tuple(self.target), horizon=self.horizon, feasible=feasible,
+            change=MappingProxyType(_grouped(levers, change)), target=frozen(wanted), reached=frozen(reached),
+            caveats=distinct([*about.caveats, *told, *([far_change(far)] if far else [])]), about=about, part=part,
         )  # fmt: skip
         taken = [source.inputs[channel].role == MANIPULATED for source, channel in levers]
         needless = any(by and abs(value) < NEEDLESS for by, value in zip(taken, change / scale, strict=True))
@@ -291,10 +265,9 @@ class AskRestoration(Request):
             [f"{name} by {signed(float(value), units.get(name, ''))}" for name, value in self.target.items()]
         )
 
-    def words(self, plant: Described) -> str:
-        outputs = getattr(plant.unit(self.unit), "outputs", ())
-        after = wording.span(self.horizon, plant.dt)
-        return self.question or f"What would move {self.unit} {self.goals(plant, outputs)} after {after}?"
+    def words(self, plant: Described, calendar: Calendar | None = None) -> str:
+        goals, after = self.goals(plant, getattr(plant.unit(self.unit), "outputs", ())), Steps(1, plant.dt)
+        return self.question or QUESTION.format(unit=self.unit, goals=goals, after=after.at(self.horizon - 1))
 
 
 def _grouped(levers: Sequence[Lever], change: FloatArray) -> dict[str, dict[str, float]]:
@@ -305,8 +278,8 @@ def _grouped(levers: Sequence[Lever], change: FloatArray) -> dict[str, dict[str,
     return out
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Restoration(Reply):
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Restoration(Answer):
     """The smallest held change of some units' inputs that brings outputs to a target.
 
     ``change`` maps cause -> {input channel: change}; ``reached`` (channels) is where the asked channels end, ``target``
@@ -316,23 +289,22 @@ class Restoration(Reply):
     kind = "restoration"
 
     unit: str
-    channels: tuple[str, ...]
     horizon: int
     feasible: bool
     change: Mapping[str, Mapping[str, float]]
     target: FloatArray
     reached: FloatArray
-    caveats: tuple[Caveat, ...] = ()
-    about: About = field(default=None, repr=False)  # type: ignore[assignment]
-    part: UnitPart | None = field(default=None, repr=False)
+    part: UnitPart
 
     @property
     def message(self) -> str:
         """The answer in words."""
         return self.sentence()
 
-    def order(self) -> list[int]:
-        return list(range(len(self.channels)))
+    @property
+    def sizes(self) -> FloatArray:
+        """As they were asked for."""
+        return np.zeros(len(self.channels))
 
     def held(self) -> list[tuple[str, Channel, float]]:
         """Unit, input and change of everything that is moved."""
@@ -342,55 +314,76 @@ class Restoration(Reply):
             for name, value in channels.items()
         ]
 
-    def way(self, level: float = 0.95) -> Effect:
-        """The way there: what holding the change does, with its band."""
-        assert self.part is not None
-        change = {cause: dict(channels) for cause, channels in self.change.items()}
-        world, laws = self.about.request.controllers, self.about.request.laws
-        request = AskEffect(list(change), self.unit, change, self.horizon, level=level, controllers=world, laws=laws)
-        return ask_server(request, self.about.plant, self.about.server, self.part)  # type: ignore[no-any-return]
-
-    def _outputs(self) -> list[tuple[Channel, float, float]]:
+    def ends(self) -> list[tuple[Channel, float, float]]:
         """Output, its target and where it ends."""
         found = [self.about.outputs[self.about.output(name)] for name in self.channels]
         return list(zip(found, map(float, self.target), map(float, self.reached), strict=True))
 
+    def way(self, level: float = 0.95) -> Effect:
+        """The way there: what holding the change does, with its band."""
+        request = AskEffect(
+            list(self.change), self.unit, self._plain_change(), self.horizon, level=level,
+            controllers=self.about.request.controllers, laws=self.about.request.laws,
+        )  # fmt: skip
+        return ask_server(request, self.about.plant, self.about.server, self.part)  # type: ignore[no-any-return]
+
+    @cached_property
+    def rows(self) -> Effect:
+        """The way there."""
+        return self.way()
+
+    def expected(self) -> str:
+        """ "power +0.5 MW (95 %: +0.4 to +0.6)": what to expect at the horizon, with intervals."""
+        way, told = self.rows, []
+        for output in [each for each, _, _ in self.ends()]:
+            k = self.about.output(output.name)
+            lower, upper = (None if end is None else float(end[-1, k]) for end in way.bounds)
+            size, interval = wording.measured(float(way.mean[-1, k]), lower, upper, output.unit, sign=True)
+            level = f" ({wording.percent(way.level)}: {interval})" if interval and way.level is not None else ""
+            told.append(f"{output.name} {size}{level}")
+        return wording.listed(told)
+
+    def _plain_change(self) -> dict[str, dict[str, float]]:
+        return {cause: dict(channels) for cause, channels in self.change.items()}
+
+    @property
+    def _after(self) -> str:
+        return Steps(self.horizon, self.about.dt).at(self.horizon - 1)
+
     def sentence(self, channel: str | None = None) -> str:
-        about, world = self.about, world_words(self.caveats, self.about.request.laws)
-        aims, after = about.request.goals(about.plant, about.outputs), wording.span(self.horizon, about.dt)
-        held = wording.listed([f"{cause} {c.name} {sized(value, c.unit)}" for cause, c, value in self.held()])
-        if self.feasible:
-            return f"To move {self.unit} {aims} after {after}{world}, hold {held}."
-        nearest = wording.listed([f"{output.name} {sized(end, output.unit)}" for output, _, end in self._outputs()])
-        limits = " within their limits" * any(channel.limits is not None for _, channel, _ in self.held())
-        return (
-            f"{self.unit} {aims} after {after}{world} cannot be reached with these inputs{limits}; the nearest is "
-            f"{nearest}, with {held}."
-        )
+        request = self.about.request
+        return (HOLD if self.feasible else BEYOND).format(
+            unit=self.unit, goals=request.goals(self.about.plant, self.about.outputs), after=self._after,
+            world=world_words(self.caveats, request.laws),
+            held=wording.listed([f"{cause} {c.name} {sized(value, c.unit)}" for cause, c, value in self.held()]),
+            nearest=wording.listed([f"{output.name} {sized(end, output.unit)}" for output, _, end in self.ends()]),
+            limits=" within their limits" * any(channel.limits is not None for _, channel, _ in self.held()),
+        )  # fmt: skip
 
     def tables(self, channels: Sequence[str] = ()) -> list[Table]:
         held = [[cause, channel.name, sized(value, channel.unit)] for cause, channel, value in self.held()]
-        ends = [[output.name, sized(aim, output.unit), sized(end, output.unit)] for output, aim, end in self._outputs()]
-        after = wording.span(self.horizon, self.about.dt)
+        ends = [[output.name, sized(aim, output.unit), sized(end, output.unit)] for output, aim, end in self.ends()]
         return [
             Table("hold these changes", ["unit", "input", "change"], held, 2),
-            Table(f"{self.unit} after {after}", ["channel", "target", "reached"], ends),
+            Table(f"{self.unit} {self._after}", ["channel", "target", "reached"], ends),
         ]
 
+    def labels(self) -> dict[str, Any]:
+        return {"unit": self.unit, "horizon": self.horizon, "feasible": self.feasible}
+
+    def arrays(self) -> dict[str, Any]:
+        return {"change": self._plain_change(), "target": self.target, "reached": self.reached}
+
     def to_json(self) -> dict[str, Any]:
-        change = {cause: dict(channels) for cause, channels in self.change.items()}
-        whole = {**attributes(self, "unit", "horizon", "feasible"), "change": change, "channels": list(self.channels)}
-        return {**whole, "target": self.target, "reached": self.reached}
+        return {**self.labels(), "channels": list(self.channels), **self.arrays()}
 
     def view(self, drawn: Sequence[str], around: Surroundings) -> dict[str, Any]:
+        """Of the channels that are to move, whatever is asked for."""
         return {
-            **attributes(self, "unit", "feasible", "horizon"),
-            "change": [
-                {"unit": cause, "input": channel.name, "measured_in": channel.unit, "change": value}
-                for cause, channel, value in self.held()
-            ],
-            "channels": [{**named(output), "target": aim, "reached": end} for output, aim, end in self._outputs()],
-            "drawn": self.way().lines(self.channels, around),
+            **self.labels(),
+            "change": self.to_frame().to_dicts(),
+            "channels": [{**named(output), "target": aim, "reached": end} for output, aim, end in self.ends()],
+            "drawn": [self.rows.course_json(self.about.output(name), around) for name in self.channels],
         }
 
     def to_frame(self) -> polars.DataFrame:
@@ -400,6 +393,6 @@ class Restoration(Reply):
         rows = [(cause, channel.name, channel.unit, value) for cause, channel, value in self.held()]
         return polars.DataFrame(rows, schema=["unit", "input", "measured_in", "change"], orient="row")
 
-    def plot(self) -> Figure:
+    def plot(self, channels: Sequence[str] = ()) -> Figure:
         """A matplotlib Figure of the way there; see ``way``."""
-        return self.way().plot(self.channels)
+        return self.rows.plot(channels or self.channels)

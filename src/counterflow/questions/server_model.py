@@ -1,12 +1,9 @@
 """What the server knows after a fit, as far as questions need it, and what several kinds of answers are made of.
 
-With models everything is linear, so the difference of two worlds with the same noise obeys the noise-free recursion,
-
-    Δh[t] = A Δh[t-1] + B Δu[t-1]
-
-An answer holds the rows of the asking unit only. How it depends on uncertain couplings is in ``sensitivity``. Levels,
-alignments and doubts of the couplings are the server's affair: a unit asks in engineering units and row numbers, so
-that it need not know where another unit's inputs rest, or on which row they act.
+Answers are runs of the fit's model (``counterflow.learning.model``): the difference of two worlds with the same noise.
+An answer holds the rows of the asking unit only. Levels, alignments and doubts of the couplings are the server's
+affair: a unit asks in engineering units and row numbers, so that it need not know where another unit's inputs rest, or
+on which row they act.
 """
 
 from __future__ import annotations
@@ -23,8 +20,9 @@ import numpy as np
 from counterflow import wording
 from counterflow.arrays import FloatArray
 from counterflow.caveats import EVERYBODY, Caveat, scope_of
-from counterflow.control.laws import Law
+from counterflow.control import Law
 from counterflow.errors import DataError, OptionError, PrivacyError
+from counterflow.learning.ensemble import Uncertain
 from counterflow.plant.units import MANIPULATED, SET_POINT
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.protocol.questions import HELD, REACTING
@@ -37,15 +35,11 @@ from counterflow.questions.parts import (
     later_rows,
     part_of,
     refuse_overflow,
-    spread_of_replicates,
     with_caveats,
 )
-from counterflow.questions.refusals import BEYOND_SEEN, OFTEN_LIMITED, doubts_of, far, leaving_limits, refuse_far
-from counterflow.questions.row_covariance import directions_of_replicates, lasting, share_of
-from counterflow.questions.sensitivity import driven_by
+from counterflow.questions.refusals import doubts_of, far, leaving_limits
+from counterflow.questions.row_covariance import share_of
 
-UNNOTICED = 0.3  # standard deviations over the root of the rows: what a fit from logs may be off without noticing,
-MISSED = 3.0  # and what it may have missed where no replicate has found an effect
 RAISED = 0.2  # of the range seen, by which inputs are held higher to see what one of them does
 
 
@@ -69,6 +63,7 @@ class ServerModel(FittedPlant):
         controllers do not answer to the questions of others, so that everything is held. ``supposed``: whether
         some of them follow another law than in the record.
         """
+        _ = self.grounded  # so that both have the same
         out = copy(self)
         out.__dict__["_kept"] = {} if kept is None else kept
         out.__dict__.pop("running_plant", None)
@@ -155,171 +150,65 @@ class ServerModel(FittedPlant):
     # ---- what they do
 
     def difference(self, schedule: FloatArray, ask: Ask, row: int | None = None) -> tuple[Answer, ...]:
-        """What inputs ``schedule`` (n, U) do, with its covariance; ``row``: see ``response_by_member``."""
-        own = self.own(ask.unit)
-        if ask.controllers == REACTING and self.running_plant.reactors:
-            return self._running_difference(schedule, ask, row)
-        if self.network is not None:
-            found, limited = self.response_by_member(schedule, row)
-            refuse_overflow(found)
-            mine, widening = found[:, :, own], self.network.widening
-            mean, covariance = spread_of_replicates(mine, widening)
-            wider = self._floor_covariance(covariance, schedule, ask.unit, mine)
-            missed = (wider - covariance)[: mean.shape[1]]  # the same in all rows, and for all of them at once
-            joint = directions_of_replicates(mine, widening, missed)
-            caveats = far(self, schedule) + ([BEYOND_SEEN] if limited > OFTEN_LIMITED else [])
-            parts = share_of(part_of(ask, mean, wider), joint)
-            return with_caveats(parts, [*caveats, *doubts_of(self, found, ask.unit)])
-        response, _ = driven_by(self.A, self.B, schedule)
-        covariance = self.memory.covariance(self.A, self.B, self.spread, schedule, own)
-        refuse_overflow(response, covariance)
-        together = self.memory.directions(self.A, self.B, self.spread, schedule, own)
-        return with_caveats(share_of(part_of(ask, response[:, own], covariance), together), far(self, schedule))
-
-    def _running_difference(self, schedule: FloatArray, ask: Ask, row: int | None) -> tuple[Answer, ...]:
-        """The same where controllers react; the parts after the first are every replicate, and the unit's own inputs.
-
-        Of uncertain couplings the first replicate is the estimate, and the others vary about it.
-        """
-        own, inputs = self.own(ask.unit), self.input_slices[ask.unit]
-        refuse_far(self, schedule)
-        found, moved, limited = self.running_plant.difference(schedule, row)
-        refuse_overflow(found)
-        mine = found[:, :, own]
-        caveats = far(self, schedule)
-        if self.network is not None:
-            mean, spread = spread_of_replicates(mine, self.network.widening)
-            covariance = self._floor_covariance(spread, schedule, ask.unit, mine)
-            missed = (covariance - spread)[: mean.shape[1]]
-            caveats = [*caveats, *([BEYOND_SEEN] if limited > OFTEN_LIMITED else []), *doubts_of(self, found, ask.unit)]
-            worlds, widening = mine, self.network.widening
-        else:
-            mean, worlds, widening = mine[0], mine, 1.0
-            covariance, missed = np.zeros((0, mean.shape[1])), np.zeros((mean.shape[1], mean.shape[1]))
-            if len(mine) > 1:
-                worlds, moved = mine[1:], moved[1:]
-                gaps = (worlds - mean) / np.sqrt(len(worlds))
-                covariance = np.einsum("kni,knj->nij", gaps, gaps).reshape(-1, mean.shape[1])
-        wide = mean + widening * (worlds - mean)
-        # what switches in single rows is certain of a window: every world is a direction as it is
-        rows = (wide - mean) / np.sqrt(max(len(wide) - 1, 1))
-        joint = np.vstack([rows, lasting(missed, len(mean))]) if len(covariance) else None
-        parts = [*share_of(part_of(ask, mean, covariance), joint)]
-        parts.append(part_of(ask, wide.reshape(-1, mean.shape[1]), share=REPLICATES))
-        if inputs.stop > inputs.start:
-            answered = moved[:, :, inputs]
-            parts.append(part_of(ask, answered.reshape(-1, answered.shape[2]), share=REACTIONS))
-        return with_caveats(parts, caveats)
-
-    def response_by_member(
-        self, schedule: FloatArray, row: int | None = None, still: Sequence[str] = ()
-    ) -> tuple[FloatArray, float]:
-        """What inputs ``schedule`` (n, U) do to all states, by replicate of the network (K, n, P).
+        """What inputs ``schedule`` (n, U) do, with its covariance.
 
         ``row``: the recorded row that the first row of the answer is; None: it follows the last recorded one, in whose
-        inputs nothing changes but what is added. Also the share of products at the limits of what was seen.
+        inputs nothing changes but what is added. Where controllers react, the parts after the first are also every
+        member, and the unit's own inputs.
         """
-        network = self.network
-        assert network is not None
-        n, r = len(schedule), network.size
-        refuse_far(self, schedule)
-        rows = self.standard_rows
-        if row is None:
-            inputs = np.tile(rows[-1, r:], (n, 1))
-            found, limited = network.difference(self.before(len(rows)), inputs, schedule, None, still)
-        else:
-            found, limited = self._apart_then(schedule, row, still)
-        out = np.zeros((len(found), n, self.A.shape[0]))
-        out[:, :, self.number_states] = found
-        return out, limited
+        unit = self.names.index(ask.unit)
+        if not self.reacts(ask):
+            found, members = self.grounded.difference(schedule, row, unit)
+            refuse_overflow(found.mean, found.covariance)
+            told = share_of(part_of(ask, found.mean, found.covariance), found.directions)
+            return with_caveats(told, [*far(self, schedule), *doubts_of(self, members, ask.unit)])
+        self.model.refuse_far(schedule)
+        states, moved, limited = self.running_plant.difference(schedule, row)
+        members = self.model.ensemble(states, limited)
+        refuse_overflow(states)
+        # what switches in single rows is certain of a window: every world is a direction as it is
+        found = self.model.told_by(members, unit, schedule, as_they_are=True)
+        mine, inputs = members.of(self.own(ask.unit)), self.input_slices[ask.unit]
+        size = found.mean.shape[1]
+        parts = [*share_of(part_of(ask, found.mean, found.covariance), found.directions)]
+        parts.append(part_of(ask, mine.worlds.reshape(-1, size), share=REPLICATES))
+        if inputs.stop > inputs.start:
+            answered = moved[len(moved) - len(mine.members) :, :, inputs]
+            parts.append(part_of(ask, answered.reshape(-1, answered.shape[2]), share=REACTIONS))
+        return with_caveats(parts, [*far(self, schedule), *doubts_of(self, members, ask.unit)])
 
-    def _apart_then(self, schedule: FloatArray, row: int, still: Sequence[str]) -> tuple[FloatArray, float]:
-        """The same (K, n, r) for recorded rows from ``row`` on, each by the network of its way of running."""
-        assert self.network is not None
-        rows, n, r, p = self.standard_rows, len(schedule), self.network.size, self.network.memory
-        ways = [(each.start, each.stop, each.network or self.network) for each in self.regimes]
-        parts: list[FloatArray] = []
-        limits = []
-        # how far the two worlds are apart, standardised; what is added to inputs stands in the row before it acts
-        apart = np.zeros((len(self.network.linear), p + n, rows.shape[1]))
-        apart[:, p - 1 : -1, r:] = schedule / self.network.scale[r:]
-        for start, stop, network in ways or [(0, len(rows), self.network)]:
-            first, last = max(start, row), min(stop, row + n)
-            if first >= last:
-                continue
-            before = self.before(first)
-            inputs = np.vstack([before[-1:, r:], rows[first : last - 1, r:]])
-            already = apart[:, first - row : first - row + p] if parts else None
-            found, limited = network.difference(
-                before, inputs, schedule[first - row : last - row], rows[first:last, :r], still, already
-            )
-            apart[:, first - row + p : last - row + p, :r] = found / network.scale[:r]
-            parts.append(found)
-            limits.append(limited * (last - first))
-        return np.concatenate(parts, axis=1), sum(limits) / n
+    def reacts(self, ask: Ask) -> bool:
+        """Whether controllers answer in the world that is asked about."""
+        return ask.controllers == REACTING and bool(self.running_plant.reactors)
 
-    def ahead(self, inputs: FloatArray) -> FloatArray:
-        """States (K, n, P) after the last recorded row under inputs (n, U), by replicate of the network."""
-        network = self.network
-        assert network is not None
-        r = network.size
-        found = network.ahead(self.before(len(self.standard_rows)), (inputs - network.level[r:]) / network.scale[r:])
-        out = np.zeros((len(found), len(inputs), self.A.shape[0]))
-        out[:, :, self.number_states] = found * network.scale[:r] + network.level[:r]
-        return out
+    def ahead(self, plan: FloatArray, ask: Ask) -> Uncertain:
+        """States of the asking unit after the last row under inputs ``plan`` (n, U), without process noise."""
+        unit = self.names.index(ask.unit)
+        if not self.reacts(ask):
+            return self.grounded.ahead(plan, unit)
+        found = self.running_plant.ahead(plan - self.grounded.inputs_acting(None, len(plan)))
+        return self.model.told_by(self.model.ensemble(found), unit)
 
     def mean_response(
-        self, schedule: FloatArray, row: int | None, controllers: str, levers: Sequence[int] = ()
+        self, schedule: FloatArray, row: int | None, reacting: bool, levers: Sequence[int] = ()
     ) -> FloatArray:
-        """What inputs ``schedule`` (n, U) do to all states (n, P) in one of the two worlds, without its uncertainty.
+        """What inputs ``schedule`` (n, U) do to all states (n, P), without its uncertainty.
 
         ``levers``: columns that are out of their controllers' hands, moved or not.
         """
-        if controllers == REACTING and self.running_plant.reactors:
-            found = self.running_plant.difference(schedule, row, levers=levers)[0]
-            return np.asarray(found[0] if self.network is None else found.mean(axis=0))
-        if self.network is None:
-            return driven_by(self.A, self.B, schedule)[0]
-        return np.asarray(self.response_by_member(schedule, row)[0].mean(axis=0))
+        if reacting:
+            return self.model.ensemble(self.running_plant.difference(schedule, row, levers=levers)[0]).mean
+        return self.grounded.response(schedule, row).mean
 
-    def step_response(self, column: int, steps: int, controllers: str = HELD, levers: Sequence[int] = ()) -> FloatArray:
+    def step_response(self, column: int, steps: int, reacting: bool, levers: Sequence[int] = ()) -> FloatArray:
         """What input ``column``, held one higher from now on, does to all states (steps, P).
 
+        It is what a fifth of the range seen would do, in proportion: plants may be curved, and controllers meet limits.
         ``levers``: see ``mean_response``.
-
-        Of a curved network, and where controllers react: what a fifth of the range seen would do, in proportion.
         """
-        schedule = np.zeros((steps, self.B.shape[1]))
-        if controllers == REACTING and self.running_plant.reactors:
-            size = RAISED * float(self.seen[column]) or 1.0
-            schedule[:, column] = size
-            return self.mean_response(schedule, None, REACTING, levers) / size
-        if self.network is None:
-            schedule[:, column] = 1.0
-            return driven_by(self.A, self.B, schedule)[0]
-        size = RAISED * float(self.seen[column]) or 1.0
+        schedule, size = np.zeros((steps, self.B.shape[1])), RAISED * float(self.seen[column]) or 1.0
         schedule[:, column] = size
-        return np.asarray(self.response_by_member(schedule)[0].mean(axis=0) / size)
-
-    def _floor_covariance(
-        self, covariance: FloatArray, schedule: FloatArray, unit: str, found: FloatArray
-    ) -> FloatArray:
-        """Covariance (n P_m, P_m) of an effect with what may have been overlooked, if that was not ruled out.
-
-        ``found``: the effect by replicate (K, n, P_m). Where replicates saw none, a larger one may have been missed.
-        """
-        network = self.network
-        assert network is not None
-        r, m = network.size, network.names.index(unit)
-        blind = float((~found.any(axis=(1, 2))).mean())
-        sizes = np.abs(schedule).max(axis=0, initial=0.0) / network.scale[r:]
-        sizes[~np.isin(network.owner[r:], [n for n in range(len(network.names)) if network.reaches(n, m)])] = 0.0
-        least = (UNNOTICED + MISSED * blind) / np.sqrt(max(network.rows, 1)) * float(np.linalg.norm(sizes))
-        numbers = network.number_slices[m]
-        blocks = covariance.reshape(-1, *covariance.shape[-1:] * 2).copy()
-        at = np.arange(numbers.stop - numbers.start)
-        blocks[:, at, at] += np.square(least * network.scale[numbers])
-        return blocks.reshape(covariance.shape)
+        return self.mean_response(schedule, None, reacting, levers) / size
 
     # ---- held or reacting
 

@@ -1,23 +1,23 @@
-"""A unit's outputs over rows, measured beside answered: what counterfactuals and forecasts give."""
+"""A unit's outputs over rows, measured beside answered: what counterfactuals and forecasts give, for each unit."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray, frozen
 from counterflow.caveats import Caveat, distinct
 from counterflow.notebook import Table
-from counterflow.protocol import Answer
+from counterflow.protocol import Answer as Message
+from counterflow.questions.answer import About, Answer
+from counterflow.questions.numbers import channels_json
 from counterflow.questions.peaks import band, deviation
-from counterflow.questions.reply import About, Reply
-from counterflow.questions.views import attributes, channels_json, long_frame
-from counterflow.questions.window import JointErrors, RowsWindowed, Window
+from counterflow.questions.timeline import Rows
+from counterflow.questions.window import JointErrors, Window
 
 if TYPE_CHECKING:
     import polars
@@ -27,41 +27,36 @@ if TYPE_CHECKING:
     from counterflow.plant.calendar import Moment
     from counterflow.questions.plots import Line
 
-DRAWN = 3  # channels of a picture
 
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Trajectory(RowsWindowed):
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Trajectory(Answer):
     """What a unit's outputs did, or are expected to do, and what they would have done.
 
     Rows are ``first``, ``first`` + 1, ...; all arrays are (rows, D_m). ``factual`` is NaN where nothing was measured,
     or where it lies in the future; ``lower`` and ``upper`` bound ``mean``, or are None.
     """
 
+    drawn = 3
+    answered: ClassVar[str] = "answer"  # what its line is called in a picture
+
     unit: str
-    channels: tuple[str, ...]
     first: int
     factual: FloatArray
     mean: FloatArray
-    lower: FloatArray | None
-    upper: FloatArray | None
-    level: float | None
-    caveats: tuple[Caveat, ...] = ()
-    about: About = field(default=None)  # type: ignore[assignment]
-    errors: JointErrors | None = None
+    lower: FloatArray | None = None
+    upper: FloatArray | None = None
 
     @classmethod
-    def of(
-        cls, about: About, part: UnitPart, parts: Sequence[Answer], first: int, factual: FloatArray, mean: FloatArray,
-        noise: FloatArray | None = None,
-    ) -> Any:  # fmt: skip
+    def from_states(
+        cls, about: About, part: UnitPart, parts: Sequence[Message], mean: FloatArray, noise: FloatArray, **more: Any
+    ) -> Any:
         """From what the server says of the states, with the band of the request's level."""
         level = about.request.level
         lower, upper = band(mean, deviation(parts[0], part.model.C, noise, part.C_doubt), level)
         return cls(
-            part.unit.name, part.unit.output_names, first, frozen(factual), frozen(mean), lower, upper,
-            level if lower is not None else None, about.caveats, about,
-            JointErrors.of(part, parts, noise if cls.predictive else None),
+            unit=part.unit.name, channels=part.unit.output_names, mean=frozen(mean), lower=lower, upper=upper,
+            level=level if lower is not None else None, caveats=about.caveats, about=about,
+            errors=JointErrors.from_parts(part, parts, noise if cls.predictive else None), **more,
         )  # fmt: skip
 
     @abstractmethod
@@ -70,13 +65,30 @@ class Trajectory(RowsWindowed):
 
     @classmethod
     @abstractmethod
-    def tables_of(cls, worlds: Sequence[Any]) -> list[Table]:
-        """The answers about several units as tables."""
+    def labels_of(cls, worlds: Sequence[Any]) -> dict[str, Any]:
+        """``labels`` of answers about several units."""
 
     @classmethod
     @abstractmethod
+    def tables_of(cls, worlds: Sequence[Any]) -> list[Table]:
+        """``tables`` of answers about several units."""
+
+    @classmethod
     def json_of(cls, worlds: Sequence[Any]) -> dict[str, Any]:
         """The answers about several units, see ``to_json``."""
+        units = {world.unit: {"channels": channels_json(world.about.outputs), **world.arrays()} for world in worlds}
+        return {**cls.labels_of(worlds), "units": units}
+
+    @property
+    def timeline(self) -> Rows:
+        return Rows(len(self.mean), self.about.dt, self.about.calendar, self.first)
+
+    @property
+    def stop(self) -> int:
+        return self.first + len(self.mean)
+
+    def labels(self) -> dict[str, Any]:
+        return self.labels_of([self])
 
     def tables(self, channels: Sequence[str] = ()) -> list[Table]:
         return self.tables_of([self])
@@ -84,55 +96,32 @@ class Trajectory(RowsWindowed):
     def to_json(self) -> dict[str, Any]:
         return self.json_of([self])
 
+    def arrays(self) -> dict[str, Any]:
+        return dict(self.columns())
+
+    def columns(self) -> Mapping[str, FloatArray | None]:
+        return {name: getattr(self, name) for name in ("factual", "mean", "lower", "upper")}
+
     def ends(self, row: int, k: int) -> tuple[float | None, float | None]:
         """Lower and upper bound of channel k in a row, if there are any."""
         if self.lower is None or self.upper is None:
             return None, None
         return float(self.lower[row, k]), float(self.upper[row, k])
 
-    def unit_json(self) -> dict[str, Any]:
-        """The arrays of one unit."""
-        arrays = attributes(self, "factual", "mean", "lower", "upper")
-        return {"channels": channels_json(self.about.outputs), **arrays}
+    def lines(self, k: int, colour: str, before: str = "") -> list[Line]:
+        from counterflow.questions.plots import Line
 
-    def to_frame(self) -> polars.DataFrame:
-        """One row a time and channel."""
-        columns = attributes(self, "factual", "mean", "lower", "upper")
-        return long_frame("row", self.first, self.channels, columns, self.about.calendar)
-
-    answered: ClassVar[str] = "answer"  # what its line is called in a picture
-
-    def plot(self, channels: Sequence[str] = ()) -> Figure:
-        """A matplotlib Figure of the channels that differ most: a panel for each unit of measure, dates if known."""
-        from counterflow.questions.plots import Line, Rows, channel_panels, panels
-
-        order = [self.about.output(name) for name in channels] or self.order()[:DRAWN]
-        several = len(order) > 1
-
-        def lines(k: int, colour: str) -> list[Line]:
-            name = f"{self.channels[k]}, " if several else ""
-            out = [Line.banded(f"{name}{self.answered}", (self.mean, self.lower, self.upper), colour, k)]
-            if np.isfinite(self.factual[:, k]).any():
-                look = {"color": colour, "linewidth": 1.0, "linestyle": ":"}
-                out.insert(0, Line(f"{name}measured", self.factual[:, k], look=look))
-            return [*out, *self.more_lines(k, colour)]
-
-        rows = Rows.recorded(self.first, len(self.mean), self.about.calendar)
-        return panels(rows, channel_panels(self.about.outputs, order, lines), self.unit, self.changed(rows.places))
-
-    def more_lines(self, k: int, colour: str) -> list[Line]:
-        """What a picture of an output shows beside its mean and band."""
-        return []
-
-    def changed(self, places: NDArray[Any]) -> list[tuple[Any, Any]]:
-        """Where along an axis inputs are others."""
-        return []
+        out = [Line.banded(f"{before}{self.answered}", (self.mean, self.lower, self.upper), colour, k)]
+        if np.isfinite(self.factual[:, k]).any():
+            look = {"color": colour, "linewidth": 1.0, "linestyle": ":"}
+            out.insert(0, Line(f"{before}measured", self.factual[:, k], look=look, role="measured"))
+        return out
 
 
 World = TypeVar("World", bound=Trajectory)
 
 
-class Trajectories(dict[str, World], Reply):
+class Trajectories(dict[str, World], Answer):
     """One trajectory for each unit, by its name; what it says is about the unit that it says most about.
 
     Examples
@@ -150,7 +139,7 @@ class Trajectories(dict[str, World], Reply):
         return next(iter(self.values())).kind
 
     @property
-    def caveats(self) -> tuple[Caveat, ...]:  # type: ignore[override]
+    def caveats(self) -> tuple[Caveat, ...]:
         return distinct(caveat for world in self.values() for caveat in world.caveats)
 
     @property
@@ -159,22 +148,32 @@ class Trajectories(dict[str, World], Reply):
         return max(self.values(), key=lambda world: world.weight())
 
     @property
-    def about(self) -> About:  # type: ignore[override]
+    def about(self) -> About:
         return self.strongest.about
 
     @property
     def level(self) -> float | None:
         return self.strongest.level
 
+    @property
+    def channels(self) -> tuple[str, ...]:
+        return self.strongest.channels
+
+    @property
+    def sizes(self) -> FloatArray:
+        return self.strongest.sizes
+
     def sentence(self, channel: str | None = None) -> str:
         return self.strongest.sentence(channel)
 
-    @property
-    def channels(self) -> tuple[str, ...]:  # type: ignore[override]
-        return self.strongest.channels
+    def sentences(self) -> list[str]:
+        return self.strongest.sentences()
 
-    def order(self) -> list[int]:
-        return self.strongest.order()
+    def labels(self) -> dict[str, Any]:
+        return type(self.strongest).labels_of(list(self.values()))
+
+    def arrays(self) -> dict[str, Any]:
+        return {name: world.arrays() for name, world in self.items()}
 
     def tables(self, channels: Sequence[str] = ()) -> list[Table]:
         return type(self.strongest).tables_of(list(self.values()))
@@ -193,15 +192,12 @@ class Trajectories(dict[str, World], Reply):
             [world.to_frame().select(polars.lit(name).alias("unit"), polars.all()) for name, world in self.items()]
         )
 
-    def plot(self, **options: Any) -> Figure:
+    def plot(self, channels: Sequence[str] = (), **options: Any) -> Figure:
         """Of the unit that the answer says most about."""
-        return self.strongest.plot(**options)
+        return self.strongest.plot(channels, **options)
 
-    def window(self, start: Moment | None = None, stop: Moment | None = None) -> dict[str, Window]:
-        """What is said of a window of the rows, by unit; see ``Windowed.window``."""
+    def window(self, start: Moment | None = None, stop: Moment | None = None) -> dict[str, Window]:  # type: ignore[override]
+        """What is said of a window of the rows, by unit; see ``Answer.window``."""
         return {name: world.window(start, stop) for name, world in self.items()}
 
-    def sentences(self) -> list[str]:
-        return self.strongest.sentences()
-
-    __str__, __repr__ = Reply.__str__, Reply.__repr__
+    __str__, __repr__ = Answer.__str__, Answer.__repr__

@@ -6,8 +6,6 @@ the errors of all rows go together (``joint``); here the unit makes intervals of
 
 from __future__ import annotations
 
-import re
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,29 +16,27 @@ from numpy.typing import NDArray
 
 from counterflow import notebook, wording
 from counterflow.arrays import FloatArray
-from counterflow.errors import OptionError
 from counterflow.frames import as_pandas
 from counterflow.notebook import Table
-from counterflow.plant.calendar import as_duration, as_rows, is_date
-from counterflow.protocol import Answer
-from counterflow.questions.reply import SHOWN, About, Reply
+from counterflow.protocol import Answer as Message
+from counterflow.questions.numbers import finite, named
+from counterflow.questions.peaks import SHOWN
 from counterflow.questions.row_covariance import directions_of
-from counterflow.questions.views import finite, named
 
 if TYPE_CHECKING:
     import pandas
     import polars
 
     from counterflow.exchange.part import UnitPart
-    from counterflow.plant.calendar import Moment
+    from counterflow.questions.answer import About, Answer
 
 DRAWS = 2000  # of all rows at once, for extremes
 _NUMBERS = 4_000_000  # that are drawn at once
 NEAR_ZERO = 3.0  # standard deviations of a channel's noise, within which nothing is relative to it
-_NUMBER = re.compile(r"\s*[+-]?\d{1,18}\s*")
-_FLOW = re.compile(r"(.*\S)\s*/\s*(s|sec|min|h|hr|d|day)")
-_TIMES = {"s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0, "hr": 3600.0, "d": 86400.0, "day": 86400.0}
 MEASURES = ("mean", "cumulative", "extreme", "relative")
+UNKNOWN = "{when}, nothing is known of {channel}."
+NOTHING = "{when}, nothing changes at {channel}."
+SUMMARY = "{when}, {channel} {mean} on average{relative}; {sum} in all, and at its furthest {extreme} {at}."
 
 
 # ---- how the errors of rows go together, at the unit
@@ -63,7 +59,9 @@ class JointErrors:
     noise: FloatArray | None = None
 
     @classmethod
-    def of(cls, part: UnitPart, parts: Sequence[Answer], noise: FloatArray | None = None) -> JointErrors | None:
+    def from_parts(
+        cls, part: UnitPart, parts: Sequence[Message], noise: FloatArray | None = None
+    ) -> JointErrors | None:
         """From what the server says; None where it tells no covariance."""
         found, rows = parts[0], len(parts[0].mean)
         if not len(found.covariance):
@@ -75,7 +73,7 @@ class JointErrors:
     def along(self, k: int) -> tuple[FloatArray, FloatArray]:
         """Of channel k: directions (r, n) along which all rows move, and the variance (n,) of each row by itself.
 
-        BatchAsk they give every row the variance that its band has.
+        Together they give every row the variance that its band has.
         """
         c = self.C[k]
         whole = np.maximum(np.einsum("i,tij,j->t", c, self.covariance, c), 0.0)
@@ -177,7 +175,7 @@ class Window:
     (True, '× steps')
     """
 
-    reply: Windowed = field(repr=False)
+    answer: Answer = field(repr=False)
     start: int  # of the answer's arrays
     stop: int
     only: int | None = None  # the one channel whose intervals are computed; None: all
@@ -192,19 +190,19 @@ class Window:
 
     @property
     def about(self) -> About:
-        return self.reply.about
+        return self.answer.about
 
     @property
     def level(self) -> float | None:
-        return None if self.reply.errors is None else getattr(self.about.request, "level", None)
+        return None if self.answer.errors is None else getattr(self.about.request, "level", None)
 
     @property
     def channels(self) -> tuple[str, ...]:
-        return self.reply.channels
+        return self.answer.channels
 
     @cached_property
     def _values(self) -> FloatArray:
-        return np.asarray(self.reply.course[self.start : self.stop])
+        return np.asarray(self.answer.course[self.start : self.stop])
 
     @cached_property
     def _half(self) -> float:
@@ -216,10 +214,10 @@ class Window:
     def mean(self) -> Measure:
         """Mean over the rows."""
         value = self._values.mean(axis=0)
-        errors = self.reply.errors
+        errors = self.answer.errors
         if errors is None:
             return Measure(value, None, None)
-        weights = np.zeros((1, len(self.reply.course)))
+        weights = np.zeros((1, len(self.answer.course)))
         weights[0, self.start : self.stop] = 1 / (self.stop - self.start)
         spread = np.full(len(value), np.nan)
         for k in self._told:
@@ -238,11 +236,12 @@ class Window:
 
     @cached_property
     def _integrals(self) -> list[tuple[float, str]]:
-        return [integral(channel.unit, self.about, self.stop - self.start) for channel in self.about.outputs]
+        timeline, rows = self.answer.timeline, self.stop - self.start
+        return [timeline.integral(channel.unit, rows) for channel in self.about.outputs]
 
     @cached_property
     def _extremes(self) -> tuple[Measure, NDArray[np.intp]]:
-        base, values, errors = self.reply.base, self._values, self.reply.errors
+        base, values, errors = self.answer.base, self._values, self.answer.errors
         at = np.argmax(np.nan_to_num(np.abs(values - base)), axis=0)
         value = values[at, np.arange(values.shape[1])]
         if errors is None or self.level is None:
@@ -254,7 +253,7 @@ class Window:
             paths = values[:, k] + errors.draws(k, slice(self.start, self.stop))
             furthest = np.abs(paths - base[k]).argmax(axis=1)
             found = paths[np.arange(len(paths)), furthest]
-            if self.reply.predictive:  # the furthest of what will be measured, and not of what is expected
+            if self.answer.predictive:  # the furthest of what will be measured, and not of what is expected
                 value[k] = np.median(found)
             ends[:, k] = np.quantile(found, [tail, 1 - tail])
         return Measure(value, np.minimum(ends[0], value), np.maximum(ends[1], value)), at + self.start
@@ -272,57 +271,76 @@ class Window:
     @cached_property
     def reference(self) -> FloatArray:
         """(D_m,): what ``relative`` refers to; NaN where nothing is known, or where it is about zero."""
-        known = self.reply.compared_with(self.start, self.stop)
+        known = self.answer.compared_with(self.start, self.stop)
         return np.where(np.abs(known) > NEAR_ZERO * self.about.noise, known, np.nan)
 
     @cached_property
     def relative(self) -> Measure:
         """The mean as a part of the reference; of a forecast, how far it is from there."""
         moved = self.mean
-        if self.reply.predictive:
+        if self.answer.predictive:
             ends = [None if end is None else end - self.reference for end in (moved.lower, moved.upper)]
             moved = Measure(moved.value - self.reference, *ends)
         return moved.times(1 / np.abs(self.reference))
+
+    @property
+    def _percent(self) -> Measure:
+        return self.relative.times(np.full(len(self.channels), 100.0))
+
+    def summed(self, k: int) -> tuple[FloatArray, FloatArray | None, str]:
+        """The integral of channel k from the first row on (n,), its standard deviation, and what it is measured in."""
+        rows, errors = slice(self.start, self.stop), self.answer.errors
+        factor, unit = self._integrals[k]
+        total = factor * np.nancumsum(self._values[:, k])
+        if errors is None:
+            return total, None, unit
+        found, own = errors.along(k)
+        spread = np.square(np.cumsum(found[:, rows], axis=1)).sum(axis=0) + np.cumsum(own[rows])
+        return total, factor * np.sqrt(spread), unit
 
     # ---- in words, tables and files
 
     @property
     def when(self) -> str:
         """ "from step 5 to 14", "in rows 900 to 949", or the dates."""
-        return self.reply.during(self.start, self.stop)
+        return self.answer.timeline.during(self.start, self.stop)
 
     def at(self, k: int) -> str:
         """When a channel's extreme is."""
-        row = int(self.extreme_rows[k])
-        return self.reply.moment(row)
+        return self.answer.timeline.at(int(self.extreme_rows[k]))
 
     def sentence(self, channel: str | None = None) -> str:
         """The summary in words, of one channel or of the one that the answer says most about."""
-        k = self.reply.chosen(channel)
+        k = self.answer.chosen(channel)
         if self.only != k:
             return self._of(k).sentence(channel)
-        unit, level = self.about.outputs[k].unit, f"{wording.percent(self.level)}: " if self.level is not None else ""
-        name = f"{self.about.request.asker} {self.about.outputs[k].name}"
-        if not np.isfinite(self.mean.value[k]):
-            return f"{_capital(self.when)}, nothing is known of {name}."
-        if not any(each for each in (self.extreme.value[k], *self.extreme.ends(k))) and not self.reply.predictive:
-            return f"{_capital(self.when)}, nothing changes at {name}."
-        verb = self.reply.verb(float(self.mean.value[k]))
-        size = self.mean.text(k, unit, sign=False, size=not self.reply.predictive, level=level)
-        text = f"{_capital(self.when)}, {name} {verb.format(size)} on average"
-        if np.isfinite(self.relative.value[k]):
-            text += f", {self.relative.times(np.full(len(self.mean.value), 100.0)).text(k, '%')} {self.reply.of_what}"
-        text += f"; {self.cumulative.text(k, self.cumulative_units[k])} in all"
-        return f"{text}, and at its furthest {self.extreme.text(k, unit)} {self.at(k)}."
+        answer, output = self.answer, self.about.outputs[k]
+        told = {"when": _capital(self.when), "channel": f"{self.about.request.asker} {output.name}"}
+        value = float(self.mean.value[k])
+        if not np.isfinite(value):
+            return UNKNOWN.format(**told)
+        if not answer.predictive and not any((self.extreme.value[k], *self.extreme.ends(k))):
+            return NOTHING.format(**told)
+        level = "" if self.level is None else f"{wording.percent(self.level)}: "
+        size = self.mean.text(k, output.unit, sign=False, size=not answer.predictive, level=level)
+        share = self._percent.text(k, "%")
+        return SUMMARY.format(
+            **told,
+            mean=answer.verbs[value >= 0].format(size),
+            relative=f", {share} {answer.of_what}" if np.isfinite(self.relative.value[k]) else "",
+            sum=self.cumulative.text(k, self.cumulative_units[k]),
+            extreme=self.extreme.text(k, output.unit),
+            at=self.at(k),
+        )
 
     def table(self, channels: Sequence[str] = ()) -> Table:
         """One row a channel."""
-        order = [self.about.output(name) for name in channels] or self.reply.order()[:SHOWN]
-        percent, rows = self.relative.times(np.full(len(self.mean.value), 100.0)), []
+        order = [self.about.output(name) for name in channels] or self.answer.order()[:SHOWN]
+        rows = []
         for k in order:
             unit = self.about.outputs[k].unit
             cells = [self.mean.text(k, unit), self.cumulative.text(k, self.cumulative_units[k])]
-            share = percent.text(k, "%") if np.isfinite(percent.value[k]) else "–"
+            share = self._percent.text(k, "%") if np.isfinite(self.relative.value[k]) else "–"
             rows.append([self.about.outputs[k].name, *cells, self.extreme.text(k, unit), self.at(k), share])
         columns = ["channel", "mean", "cumulative", "extreme", "when", "relative"]
         level = "" if self.level is None else f", with {wording.percent(self.level)} intervals"
@@ -333,7 +351,7 @@ class Window:
 
     def to_json(self, channels: Sequence[str] = ()) -> dict[str, Any]:
         """In plain types; rows are counted as the answer counts them."""
-        first = self.reply.first_row
+        first = self.answer.timeline.first
         order = [self.about.output(name) for name in channels] or range(len(self.channels))
         return {
             "start": self.start + first,
@@ -385,152 +403,3 @@ class Window:
 
 def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
-
-
-def integral(unit: str, about: About, rows: int) -> tuple[float, str]:
-    """What a sum over rows is multiplied with to be an integral over time, and what that is measured in.
-
-    A flow becomes an amount: t/h the tons. Where neither dates nor a time step tell how long a step is, it is a sum.
-    """
-    if about.dt == 1.0 and about.calendar is None and not _FLOW.fullmatch(unit):
-        return 1.0, f"{unit} × steps".strip()
-    if flow := _FLOW.fullmatch(unit):
-        return about.dt / _TIMES[flow[2]], "" if flow[1] == "1" else flow[1]
-    seconds = rows * about.dt
-    size, word = next(((size, word) for size, word in _SIZES if seconds >= 2 * size), (1.0, "s"))
-    return about.dt / size, f"{unit}·{word}" if unit else f"× {word}"
-
-
-_SIZES = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
-
-
-# ---- answers that have rows
-
-
-class Windowed(Reply):
-    """An answer over rows, any window of which can be summed up."""
-
-    def sentences(self) -> list[str]:
-        return [self.sentence(), self.window().sentence()]
-
-    @property
-    @abstractmethod
-    def course(self) -> FloatArray:
-        """(n, D_m): what is summed up."""
-
-    @property
-    def errors(self) -> JointErrors | None:
-        """How far it may be off."""
-        return None
-
-    predictive = False  # whether it tells of what will be measured, and not of a change
-
-    @property
-    def base(self) -> FloatArray:
-        """(D_m,): what extremes are furthest from."""
-        return np.zeros(self.course.shape[1])
-
-    def compared_with(self, start: int, stop: int) -> FloatArray:
-        """(D_m,): what the mean over rows is compared with; NaN where nothing is known."""
-        return np.full(self.course.shape[1], np.nan)
-
-    of_what = "of its usual level"
-
-    def verb(self, value: float) -> str:
-        """What the mean is said with."""
-        return f"would {'fall' if value < 0 else 'rise'} by {{}}"
-
-    @property
-    def first_row(self) -> int:
-        """What the first row is called: steps are counted from the change on."""
-        return 0
-
-    def during(self, start: int, stop: int) -> str:
-        """Rows of the answer in words."""
-        dt = self.about.dt
-        if dt == 1.0:
-            return f"in steps {start + 1} to {stop}" if stop - start > 1 else f"in step {stop}"
-        return f"from {wording.clock(start * dt)} to {wording.clock(stop * dt)} after the change"
-
-    def moment(self, row: int) -> str:
-        return f"after {wording.span(row + 1, self.about.dt)}"
-
-    def places(self, start: Any, stop: Any) -> tuple[Any, Any]:
-        """Two places in the answer: steps, or times since the change."""
-        for name, value in (("start", start), ("stop", stop)):
-            if is_date(value):
-                raise OptionError(
-                    f"window: {name} is {str(value)[:40]!r}: give steps after the change, or a time: '2h'"
-                )
-        first, last = (
-            value if (seconds := as_duration(value)) is None else round(seconds / self.about.dt)
-            for value in (start, stop)
-        )
-        return first, last
-
-    @property
-    def reach(self) -> str:
-        """Where windows may lie."""
-        return f"{self.first_row} <= start < stop <= {self.first_row + len(self.course)}"
-
-    def window(self, start: Moment | None = None, stop: Moment | None = None) -> Window:
-        """Mean, cumulative, extreme and relative effect over some of the rows, with intervals.
-
-        Parameters
-        ----------
-        start, stop : of an effect, steps or times ("2h") after the change; of recorded or forecast rows, their numbers,
-            dates, or times (since the first row of the answer; of ``stop`` since ``start``, if that is a row or a
-            date). None: all of them.
-        """
-        origin, count = self.first_row, len(self.course)
-        given = (
-            int(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value for value in (start, stop)
-        )
-        places = self.places(*given)
-        first, last = (
-            default if value is None else value for value, default in zip(places, (origin, origin + count), strict=True)
-        )
-        whole = all(isinstance(each, (int, np.integer)) and not isinstance(each, bool) for each in (first, last))
-        if not whole or not origin <= first < last <= origin + count:
-            raise OptionError(
-                f"window: start and stop must lie within the answer, {self.reach}; got {start!r:.40} and {stop!r:.40}"
-            )
-        return Window(self, int(first) - origin, int(last) - origin)
-
-    def cumulative_band(self, k: int) -> tuple[FloatArray, FloatArray | None, str]:
-        """The integral of channel k from the first row on (n,), its standard deviation, and what it is measured in."""
-        course = self.course
-        factor, unit = integral(self.about.outputs[k].unit, self.about, len(course))
-        total = factor * np.nancumsum(course[:, k])
-        if self.errors is None:
-            return total, None, unit
-        found, own = self.errors.along(k)
-        spread = np.sqrt(np.square(np.cumsum(found, axis=1)).sum(axis=0) + np.cumsum(own))
-        return total, factor * spread, unit
-
-
-class RowsWindowed(Windowed):
-    """The same for recorded rows, or for those that follow them."""
-
-    first: int
-
-    @property
-    def first_row(self) -> int:
-        return self.first
-
-    def during(self, start: int, stop: int) -> str:
-        return self.about.during(self.first + start, self.first + stop)
-
-    def moment(self, row: int) -> str:
-        return self.about.during(self.first + row, self.first + row + 1)
-
-    def places(self, start: Any, stop: Any) -> tuple[Any, Any]:
-        """Two rows, by their numbers, dates, or times since the first row of the answer."""
-        rows = self.first + len(self.course)
-        return as_rows(start, stop, self.about.calendar, rows, self.about.dt, "window", self.first, "answer")
-
-    @property
-    def reach(self) -> str:
-        calendar, rows = self.about.calendar, self.first + len(self.course)
-        dates = "" if calendar is None else f" ({calendar.shown(self.first)} to {calendar.shown(rows - 1)})"
-        return super().reach + dates

@@ -16,14 +16,11 @@ from counterflow.report.composition import compose, tell, write_report
 from counterflow.report.content import (
     Answer,
     Clock,
-    Plain,
     Refusal,
-    Remedy,
     Report,
-    Shares,
+    Told,
     Training,
     WhatIf,
-    World,
 )
 from counterflow.report.page import render, write
 
@@ -38,14 +35,11 @@ __all__ = [
     "AskRestoration",
     "Check",
     "Clock",
-    "Plain",
     "Refusal",
-    "Remedy",
     "Report",
-    "Shares",
+    "Told",
     "Training",
     "WhatIf",
-    "World",
     "compose",
     "render",
     "tell",

@@ -14,6 +14,7 @@ from counterflow.checks import check
 from counterflow.errors import OptionError, UnidentifiedError, UnstableError
 from counterflow.exchange.sensors import what
 from counterflow.identification.sensors import judged
+from counterflow.questions.counterfactual import Counterfactual
 from counterflow.questions.question import Request
 from counterflow.questions.registry import QUESTIONS
 from counterflow.report.content import (
@@ -23,9 +24,9 @@ from counterflow.report.content import (
     Refusal,
     Report,
     Section,
+    Told,
     Training,
     WhatIf,
-    World,
     assumptions,
     moments_shared,
     plain,
@@ -94,7 +95,6 @@ def compose(
             f"{len(units)} units, {recording.rows} rows. Each unit kept its raw measurements; a server learned how "
             f"they act on each other from {'moments' if _of_moments(fit) else 'compressed ones'}."
         ),
-        whatifs=(),
         units=units,
         trainings=tuple(trainings),
         notes=tuple(dict.fromkeys([*notes, *_assumptions(fit), *fit.caveats])),
@@ -131,7 +131,7 @@ def _disclosed(fit: Fit) -> str:
 
 def _assumptions(fit: Fit) -> tuple[str, ...]:
     known = fit.couplings
-    return assumptions(known is not None, known is not None and known.network is not None, _of_moments(fit))
+    return assumptions(known is not None, known is not None and known.model.learned, _of_moments(fit))
 
 
 def facts(fit: Fit, recording: Recording, graph: InfluenceGraph | None) -> dict[str, str]:
@@ -165,7 +165,7 @@ def provenance(fit: Fit, recording: Recording) -> dict[str, str]:
 def graph_of(fit: Fit) -> InfluenceGraph | None:
     """The influence graph, where the fit has one."""
     known = fit.couplings
-    if known is None or (known.spread is None and known.network is None) or len(fit.names) < 2:
+    if known is None or not known.model.told or len(fit.names) < 2:
         return None
     return fit.graph()
 
@@ -189,10 +189,8 @@ def tell(
     request: Any = question
     request = fit.in_rows(request, recording)
     request = replace(request, level=level) if hasattr(request, "level") else request
-    if request.of_past and 0 <= request.start < (request.stop or recording.rows) <= recording.rows:
-        words = request.words(fit.plant, recording.calendar)
-    else:
-        words = request.words(fit.plant)
+    dated = request.of_past and 0 <= request.start < (request.stop or recording.rows) <= recording.rows
+    words = request.words(fit.plant, recording.calendar if dated else None)
     try:
         reply = fit.ask(request, recording if request.of_past or request.after_record else None)
         told = section(words, reply, Clock.of(recording.dt), request.headline)
@@ -200,16 +198,16 @@ def tell(
             answers = [replace(told.answers[0], label=label_of(fit), short=label_of(fit))]
             answers += [Answer.of(label, each.ask(request), each.method) for label, each in (others or {}).items()]
             return replace(told, answers=tuple(answers))
-        if isinstance(told, World):
-            return replace(told, changed=_changed(recording, told))
+        if isinstance(told, Told) and isinstance(reply, Counterfactual):
+            return replace(told, changed=_changed(recording, reply))
     except (UnidentifiedError, UnstableError) as error:
         return Refusal(words, str(error))
     return told
 
 
-def _changed(recording: Recording, world: World) -> tuple[int, int] | None:
+def _changed(recording: Recording, world: Counterfactual) -> tuple[int, int] | None:
     """Rows [first, last) in which inputs differ from the recorded ones."""
-    asked, start, stop = world.trajectory.about.request, world.trajectory.first, world.trajectory.stop
+    asked, start, stop = world.about.request, world.first, world.stop
     moved = np.zeros(stop - start, bool)
     for name, given in (asked.do or {}).items():
         factual, names = recording[name].u[start:stop], recording[name].unit.input_names

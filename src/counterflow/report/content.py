@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -13,10 +14,9 @@ from counterflow import wording
 from counterflow.arrays import FloatArray
 from counterflow.caveats import CHOICE, Caveat, weighing
 from counterflow.errors import DataError
-from counterflow.questions.attribution import Attribution, share_label
+from counterflow.questions.answer import Answer as Reply
 from counterflow.questions.counterfactual import Counterfactual
 from counterflow.questions.effect import Effect
-from counterflow.questions.reply import Reply
 from counterflow.questions.restoration import Restoration
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from counterflow.plant import Channel, Unit
 
 
+A = TypeVar("A", bound=Reply)
 MOST_PAIRS = 12  # that a sentence can hold
 
 
@@ -147,22 +148,36 @@ class Answer:
         return cls(label, effect.mean, effect.lower, effect.upper, effect.level, False, effect.caveats, short, effect)
 
 
-class Headed:
-    """Told of one channel above all, the headline."""
+@dataclass(frozen=True)
+class Section(ABC):
+    """A question in words, and what came back."""
 
     question: str
+
+    @abstractmethod
+    def sentence(self) -> str:
+        """What came back, in words."""
+
+    @property
+    def caveats(self) -> Sequence[str | Caveat]:
+        """What it must be read with."""
+        return ()
+
+
+class Headed(Section):
+    """Told of one channel above all, the headline."""
+
     channels: tuple[Channel, ...]
     headline: str
 
-    @property
-    def headline_index(self) -> int:
+    def __post_init__(self) -> None:
         names = [channel.name for channel in self.channels]
         if self.headline not in names:
             raise DataError(f"report: headline {self.headline!r} is no channel of {self.question!r}")
-        return names.index(self.headline)
 
-    def __post_init__(self) -> None:
-        assert self.headline_index >= 0  # a name that is not there is refused
+    @property
+    def headline_index(self) -> int:
+        return [channel.name for channel in self.channels].index(self.headline)
 
 
 @dataclass(frozen=True)
@@ -174,7 +189,6 @@ class WhatIf(Headed):
     errors over all channels are measured (None: as they are).
     """
 
-    question: str
     channels: tuple[Channel, ...]
     answers: tuple[Answer, ...]
     headline: str
@@ -231,13 +245,9 @@ class WhatIf(Headed):
         size = float(np.linalg.norm(self.truth.mean / scale))
         return float(np.linalg.norm((answer.mean - self.truth.mean) / scale)) / size if size else None
 
-    @classmethod
-    def of(cls, words: str, reply: Effect, clock: Clock, headline: str | None) -> WhatIf:
-        """Of one answer."""
-        chosen = headline or reply.ranked_channels()[0]
-        duration = reply.about.request.duration
-        answers = (Answer.of("Counterflow", reply),)
-        return cls(words, reply.about.outputs, answers, chosen, clock.step, clock.unit, duration)
+    @property
+    def caveats(self) -> Sequence[str | Caveat]:
+        return [text for answer in self.answers for text in answer.caveats]
 
     def sentence(self) -> str:
         """The answer in words, for the headline channel; where the truth is known, how far estimates miss it."""
@@ -267,14 +277,14 @@ class WhatIf(Headed):
 
 
 @dataclass(frozen=True)
-class World(Headed):
-    """What would have happened: measured and counterfactual values of one unit in a window of a recording.
+class Told(Headed):
+    """An answer, told of one channel above all.
 
     ``truth`` (rows, channels), where a simulation knows it; ``changed`` are the rows [start, stop) whose inputs differ.
     """
 
     question: str
-    trajectory: Counterfactual
+    answer: Reply
     channels: tuple[Channel, ...]
     headline: str
     clock: Clock = field(default_factory=Clock)
@@ -283,129 +293,65 @@ class World(Headed):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.truth is not None and self.truth.shape != self.trajectory.mean.shape:
+        if self.answer.kind == "attribution" and not np.isfinite(self.answer.course).any():
+            unit, when = self.answer.about.request.asker, self.answer.window().when
+            raise DataError(f"report: nothing was measured of {unit!r} {when}")
+        if self.truth is not None and self.truth.shape != self.answer.rows.course.shape:
             raise DataError(f"report: the truth of {self.question!r} has shape {self.truth.shape}")
 
-    @classmethod
-    def of(cls, words: str, reply: Counterfactual, clock: Clock, headline: str | None) -> World:
-        """Of an answer."""
-        return cls(words, reply, reply.about.outputs, headline or reply.ranked_channels()[0], clock)
+    @property
+    def kind(self) -> str:
+        return self.answer.kind
+
+    @property
+    def caveats(self) -> Sequence[str | Caveat]:
+        return tuple(dict.fromkeys([*self.answer.caveats, *self.answer.rows.caveats]))
+
+    @property
+    def drawn(self) -> list[int]:
+        """The channels that are drawn large: the headline's, or those that are to move."""
+        if isinstance(self.answer, Restoration):
+            return [self.answer.about.output(name) for name in self.answer.channels]
+        return [self.headline_index] if self.answer.about.request.windowed else []
+
+    def aims(self, k: int) -> list[float]:
+        """Where a channel should go."""
+        ends = self.answer.ends() if isinstance(self.answer, Restoration) else []
+        return [aim for output, aim, _ in ends if output.name == self.channels[k].name]
+
+    @property
+    def others(self) -> list[int] | None:
+        """Those that are drawn small; None: there is no such part."""
+        if self.answer.drawn == 1 or not self.answer.about.request.windowed:
+            return None
+        return [k for k in range(len(self.channels)) if k not in self.drawn]
 
     def sentence(self) -> str:
-        """The answer in words, for the headline channel, where the two worlds differ most."""
-        found, at = self.trajectory, self.headline_index
+        """The answer in words, for the headline channel, and where it is known the truth."""
+        found, at = self.answer, self.headline_index
+        if isinstance(found, Restoration):
+            text = f"{found.sentence()} Expected then: {found.expected()}."
+            return text if self.truth is None else f"{text} In truth: {wording.listed(self._true_ends(self.truth))}."
         text = found.sentence(self.headline)
+        if self.truth is None or not isinstance(found, Counterfactual):
+            return text
         gap = np.abs(found.mean[:, at] - found.factual[:, at])
-        if self.truth is None or not np.isfinite(gap).any():
+        if not np.isfinite(gap).any():
             return text
         row, unit = int(np.nanargmax(gap)), self.channels[at].unit
         values = (v[row, at] for v in (found.factual, found.mean, self.truth))
         was, would, truth = (wording.quantity(wording.number(float(value)), unit) for value in values)
         return f"{text} It was {was} and would have been {would}, in truth {truth}."
 
-
-@dataclass(frozen=True)
-class Shares(Headed):
-    """Who moved a unit's output in a window: an attribution, told for one channel."""
-
-    question: str
-    attribution: Attribution
-    channels: tuple[Channel, ...]
-    headline: str
-    clock: Clock = field(default_factory=Clock)
-
-    @classmethod
-    def of(cls, words: str, reply: Attribution, clock: Clock, headline: str | None) -> Shares:
-        """Of an answer; DataError if nothing was measured."""
-        if not np.isfinite(reply.departure).any():
-            last = reply.first + len(reply.departure) - 1
-            raise DataError(f"report: nothing was measured of {reply.unit!r} in rows {reply.first} to {last}")
-        return cls(words, reply, reply.about.outputs, headline or reply.ranked_channels()[0], clock)
-
-    def ranked(self) -> list[tuple[str, float]]:
-        """(name, mean over the window) by size."""
-        return self.attribution.ranked(self.headline)
-
-    def label(self, share: str) -> str:
-        return share_label(self.attribution.unit, share)
-
-    def sentence(self) -> str:
-        return self.attribution.sentence(self.headline)
-
-
-@dataclass(frozen=True)
-class Remedy:
-    """What would bring outputs to a target: the change found, and the way there with its band (``effect``).
-
-    ``truth`` (horizon, channels of the unit): the true way, where a simulation knows it.
-    """
-
-    question: str
-    restoration: Restoration
-    unit: Unit
-    effect: Effect
-    clock: Clock = field(default_factory=Clock)
-    truth: FloatArray | None = None
-
-    def __post_init__(self) -> None:
-        if self.truth is not None and self.truth.shape != self.effect.mean.shape:
-            raise DataError(f"report: the truth of {self.question!r} has shape {self.truth.shape}")
-
-    @classmethod
-    def of(cls, words: str, reply: Restoration, clock: Clock, headline: str | None) -> Remedy:
-        """Of an answer, with the way there."""
-        assert reply.part is not None
-        return cls(words, reply, reply.part.unit, reply.way(), clock)
-
-    def changes(self) -> list[tuple[str, str, str]]:
-        """(unit, input, change with its unit of measure)."""
-        held = self.restoration.held()
-        return [(cause, c.name, f"{rounded(value, abs(value))} {c.unit}".rstrip()) for cause, c, value in held]
-
-    def reached(self) -> list[tuple[str, str, str, str]]:
-        """(output, wanted, reached, interval) at the horizon."""
-        out, effect = [], self.effect
-        for k, name in enumerate(self.restoration.channels):
-            at = self.unit.output_names.index(name)
-            unit, value = self.unit.outputs[at].unit, float(effect.mean[-1, at])
-            lower, upper = (None if end is None else float(end[-1, at]) for end in (effect.lower, effect.upper))
-            got, interval = wording.measured(value, lower, upper, unit, sign=True)
-            spread = f"{wording.percent(effect.level)}: {interval}" if interval and effect.level is not None else ""
-            target = wording.quantity(wording.number(float(self.restoration.target[k]), sign=True), unit)
-            out.append((name, target, got, spread))
-        return out
-
-    def sentence(self) -> str:
-        """The answer in words, with what to expect of it at the horizon."""
-        ends = [f"{name} {got}{f' ({spread})' if spread else ''}" for name, _, got, spread in self.reached()]
-        text = f"{self.restoration.sentence()} Expected then: {wording.listed(ends)}."
-        return text if self.truth is None else f"{text} In truth: {wording.listed(self._true_ends(self.truth))}."
-
     def _true_ends(self, truth: FloatArray) -> list[str]:
-        ends = []
-        for name in self.restoration.channels:
-            at = self.unit.output_names.index(name)
-            value = wording.number(float(truth[-1, at]), sign=True)
-            ends.append(f"{name} {wording.quantity(value, self.unit.outputs[at].unit)}")
-        return ends
+        ends = [(self.channels[k], wording.number(float(truth[-1, k]), sign=True)) for k in self.drawn]
+        return [f"{channel.name} {wording.quantity(value, channel.unit)}" for channel, value in ends]
 
 
 @dataclass(frozen=True)
-class Plain:
-    """Any other answer: its sentence and its tables."""
-
-    question: str
-    reply: Reply
-
-    def sentence(self) -> str:
-        return self.reply.sentence()
-
-
-@dataclass(frozen=True)
-class Refusal:
+class Refusal(Section):
     """A question that was refused, with the reason and the remedy as the fit gave them."""
 
-    question: str
     reason: str
 
     def sentence(self) -> str:
@@ -432,16 +378,11 @@ class Report:
 
     title: str
     lead: str
-    whatifs: tuple[WhatIf, ...]
+    sections: tuple[Section, ...] = ()
     units: tuple[Unit, ...] = ()
     trainings: tuple[Training, ...] = ()
     notes: tuple[str | Caveat, ...] = ()
     provenance: Mapping[str, str] = field(default_factory=dict)
-    worlds: tuple[World, ...] = ()
-    shares: tuple[Shares, ...] = ()
-    remedies: tuple[Remedy, ...] = ()
-    refusals: tuple[Refusal, ...] = ()
-    others: tuple[Plain, ...] = ()
     graph: InfluenceGraph | None = None
     checks: tuple[Check, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -452,7 +393,24 @@ class Report:
     @property
     def questions(self) -> int:
         """How many there are, of all kinds."""
-        return sum(len(getattr(self, name)) for name in SECTIONS.values())
+        return len(self.sections)
+
+    @property
+    def whatifs(self) -> tuple[WhatIf, ...]:
+        return tuple(section for section in self.sections if isinstance(section, WhatIf))
+
+    @property
+    def refusals(self) -> tuple[Refusal, ...]:
+        return tuple(section for section in self.sections if isinstance(section, Refusal))
+
+    def told(self, kind: str) -> tuple[Told, ...]:
+        """The answers to one kind of question."""
+        return tuple(section for section in self.sections if isinstance(section, Told) and section.kind == kind)
+
+    def answers(self, kind: type[A]) -> list[tuple[A, str]]:
+        """Answers of one type, each with its headline."""
+        told = (section for section in self.sections if isinstance(section, Told))
+        return [(each.answer, each.headline) for each in told if isinstance(each.answer, kind)]
 
     @property
     def caveats(self) -> tuple[str | Caveat, ...]:
@@ -466,37 +424,26 @@ class Report:
         return tuple(note for note in self._told() if isinstance(note, Caveat) and note.weight == CHOICE)
 
     def _told(self) -> tuple[str | Caveat, ...]:
-        brought: list[str | Caveat] = [text for whatif in self.whatifs for a in whatif.answers for text in a.caveats]
-        brought += [text for world in self.worlds for text in world.trajectory.caveats]
-        brought += [text for shares in self.shares for text in shares.attribution.caveats]
-        brought += [text for r in self.remedies for text in (*r.restoration.caveats, *r.effect.caveats)]
-        brought += [text for other in self.others for text in other.reply.caveats]
-        return tuple(dict.fromkeys([*self.notes, *brought]))
+        return tuple(dict.fromkeys([*self.notes, *(note for section in self.sections for note in section.caveats)]))
 
     def with_sections(self, sections: Sequence[Section]) -> Report:
-        """The same page with these answers."""
-        groups = {name: tuple(s for s in sections if isinstance(s, kind)) for kind, name in SECTIONS.items()}
-        return replace(self, **groups)  # type: ignore[arg-type]
+        """The same page with these answers, kind by kind, and what was refused at the end."""
+
+        def place(section: Section) -> int:
+            known = ["effect", *ORDER] if not isinstance(section, Refusal) else []
+            kind = section.kind if isinstance(section, Told) else "effect"
+            return known.index(kind) if kind in known else len(known) + isinstance(section, Refusal) * 99
+
+        return replace(self, sections=tuple(sorted(sections, key=place)))
 
 
-Section = WhatIf | World | Shares | Remedy | Refusal | Plain
-SECTIONS: dict[type, str] = {  # where each stands in a report
-    WhatIf: "whatifs",
-    World: "worlds",
-    Shares: "shares",
-    Remedy: "remedies",
-    Refusal: "refusals",
-    Plain: "others",
-}
-_DRAWN: dict[type[Reply], Any] = {  # answers that have drawings of their own
-    Effect: WhatIf.of,
-    Counterfactual: World.of,
-    Attribution: Shares.of,
-    Restoration: Remedy.of,
-}
+ORDER = ("counterfactual", "attribution", "restoration")  # in which a page shows answers, after what-ifs
 
 
 def section(words: str, reply: Reply, clock: Clock, headline: str | None = None) -> Section:
     """An answer as a report shows it."""
-    made = _DRAWN.get(type(reply))
-    return Plain(words, reply) if made is None else made(words, reply, clock, headline)
+    outputs, chosen = reply.about.outputs, headline or reply.ranked_channels()[0]
+    if isinstance(reply, Effect):
+        answers = (Answer.of("Counterflow", reply),)
+        return WhatIf(words, outputs, answers, chosen, clock.step, clock.unit, reply.about.request.duration)
+    return Told(words, reply, outputs, chosen, clock)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,9 +17,10 @@ import numpy as np
 from counterflow.arrays import FloatArray
 from counterflow.checks.kinds import KINDS, Verdict
 from counterflow.errors import OptionError
-from counterflow.questions.plots import Rows, literal, short_dates
-from counterflow.questions.views import channel_label
-from counterflow.report.content import Clock, Remedy, Shares, Training, WhatIf, World
+from counterflow.questions.numbers import channel_label
+from counterflow.questions.plots import Axis, Line, literal, short_dates
+from counterflow.questions.timeline import Steps
+from counterflow.report.content import Told, Training, WhatIf
 from counterflow.report.templates import Svg, inline
 
 if TYPE_CHECKING:
@@ -54,28 +55,15 @@ _STYLE = style(
     svg_fonttype="none",  # the reader's own sans-serif: small files, text that can be searched
 )  # fmt: skip
 _DASHED: dict[str, Any] = {"dashes": (3, 1.6)}
+_DOTTED: dict[str, Any] = {"dashes": (1, 1.2), "linewidth": 1.4, "zorder": 3}
 _THIN: dict[str, Any] = {"dashes": (3, 1.6), "linewidth": 1.4}
 
 
-@dataclass(frozen=True)
-class Curve:
-    """One line of a drawing, with a band around it if it has one."""
+_FRONT: dict[str, Any] = {"zorder": 4}
 
-    values: FloatArray
-    colour: str
-    lower: FloatArray | None = None
-    upper: FloatArray | None = None
-    look: dict[str, Any] = field(default_factory=lambda: {"zorder": 4})
 
-    @classmethod
-    def of(cls, answer: Any, index: int, colour: str = SERIES[0], from_zero: bool = True) -> Curve:
-        """One channel of an answer with ``mean``, ``lower`` and ``upper``; at the moment of a change it is zero."""
-        rows = (answer.mean, answer.lower, answer.upper)
-        series: list[Any] = [None if each is None else each[:, index] for each in rows]
-        if from_zero:
-            series = [None if values is None else _from_zero(values) for values in series]
-        mean, lower, upper = series
-        return cls(mean, colour, lower, upper)
+def _curve(values: Any, colour: str, look: Mapping[str, Any] = _FRONT, from_zero: bool = False) -> Line:
+    return Line("", _from_zero(values) if from_zero else values, look={"color": colour, **look})
 
 
 def banded(present: bool, level: float | None) -> str:
@@ -87,77 +75,66 @@ def trajectories(whatif: WhatIf, index: int, prefix: str, size: tuple[float, flo
     """The answers for one channel against time since the change began."""
     name = channel_label(whatif.channels[index])
     times = whatif.step * np.arange(len(whatif.answers[0].mean) + 1)
-    curves = [Curve.of(a, index, SERIES[k % len(SERIES)]) for k, a in enumerate(whatif.estimates)]
+    bands = ([a.mean, a.lower, a.upper] for a in whatif.estimates)
+    lines = [replace(Line.banded("", band, "", index), role="part", number=k) for k, band in enumerate(bands)]
+    curves = [styled(line, from_zero=True) for line in lines]
     if whatif.truth is not None:
         # dashed and on top: where the two agree, both can be seen
-        curves.append(Curve(_from_zero(whatif.truth.mean[:, index]), TRUTH, look={**_DASHED, "zorder": 5}))
+        curves.append(_curve(whatif.truth.mean[:, index], TRUTH, {**_DASHED, "zorder": 5}, from_zero=True))
     held = None if whatif.duration is None else (0.0, whatif.duration * whatif.step)
     label, below = f"Effect on {name}, {len(times) - 1} steps", f"{whatif.step_unit} since the change began"
-    return _course(Rows(times, below), curves, prefix, size, label, title=name if title else "", held=held)
+    return _course(Axis(times, below), curves, prefix, size, label, title=name if title else "", held=held)
 
 
-def worlds(world: World, index: int, prefix: str, size: tuple[float, float], title: bool = True) -> Svg:
-    """Measured and counterfactual values of one channel."""
-    told, name = world.trajectory, channel_label(world.channels[index])
-    rows = _rows(told, world.clock, len(told.mean))
-    times = rows.places
-    curves = [Curve(told.factual[:, index], FACT, look={"linewidth": 1.6, "zorder": 3})]
-    curves.append(Curve.of(told, index, from_zero=False))
-    if world.truth is not None:
-        curves.append(Curve(world.truth[:, index], TRUTH, look={**_THIN, "zorder": 5}))
+def told(told: Told, index: int, prefix: str, size: tuple[float, float], title: bool = True) -> Svg:
+    """One channel of an answer, as the answer itself draws it, beside the truth where that is known."""
+    answer, clock, name = told.answer.rows, told.clock, channel_label(told.channels[index])
+    after = isinstance(answer.timeline, Steps)
+    curves = [styled(line, after) for line in answer.lines(index, SERIES[0])]
+    if told.truth is not None:
+        curves.append(_curve(told.truth[:, index], TRUTH, {**_THIN, "zorder": 5}, from_zero=after))
+    if after:
+        rows = Axis(clock.step * np.arange(answer.timeline.count + 1), f"{clock.unit} since the change began")
+    else:
+        rows = answer.timeline.axis()
+        rows = rows if answer.about.calendar is not None else Axis(clock.step * rows.places, clock.point)
     held = None
-    if world.changed is not None:
-        first, last = (
-            min(max(row - told.first, 0), len(times) - 1) for row in (world.changed[0], world.changed[1] - 1)
-        )
-        held = times[first], times[last]
-    label = f"{name}: what was measured, and what would have been"
-    return _course(rows, curves, prefix, size, label, title=name if title else "", held=held, levels={})
+    if told.changed is not None:
+        ends = (told.changed[0], told.changed[1] - 1)
+        first, last = (min(max(row - answer.timeline.first, 0), answer.timeline.count - 1) for row in ends)
+        held = rows.places[first], rows.places[last]
+    levels: dict[float, tuple[str, dict[str, Any]]] = {0.0: (GRID, {"linewidth": 1.0})} if answer.zero else {}
+    levels |= {aim: (FACT, _THIN) for aim in told.aims(index)}
+    label = f"{name}: {answer.title()}"
+    return _course(rows, curves, prefix, size, label, title=name if title else "", held=held, levels=levels)
 
 
-def shares_over_time(shares: Shares, prefix: str, size: tuple[float, float]) -> Svg:
-    """The departure of the headline channel from its usual level, and the units' shares of it."""
-    found, at = shares.attribution, shares.headline_index
-    rows = _rows(found, shares.clock, len(found.departure))
-    curves = [Curve(found.departure[:, at], TRUTH, look={**_THIN, "zorder": 5})]
-    for name, values in found.shares.items():
-        colour, dotted = share_colour(shares, name)
-        look = {"dashes": (1, 1.2), "linewidth": 1.4, "zorder": 3} if dotted else {"zorder": 4}
-        curves.append(Curve(values[:, at], colour, look=look))
-    label = f"Departure of {shares.headline} from its usual level, and who made it"
-    return _course(rows, curves, prefix, size, label)
+def mark(line: Line) -> tuple[str, str, Mapping[str, Any]]:
+    """Of a line of an answer: the class of its mark in a legend, its marker colour, its look."""
+    if line.role == "part":
+        dotted = line.number >= len(SERIES)
+        return "dotted" if dotted else "", SERIES[line.number % len(SERIES)], _DOTTED if dotted else _FRONT
+    return {
+        "answer": ("", SERIES[0], _FRONT),
+        "average": ("dashed", SERIES[0], _FRONT | _DASHED),
+        "measured": ("", FACT, {"linewidth": 1.6, "zorder": 3}),
+        "whole": ("dashed", TRUTH, {**_THIN, "zorder": 5}),
+        "rest": ("dotted", FACT, _DOTTED),
+    }[line.role]
 
 
-def share_colour(shares: Shares, name: str) -> tuple[str, bool]:
-    """(marker colour, dotted) of one share: units have colours, the rest is grey."""
-    units = [n for n in shares.attribution.shares if n not in ("initial state", "rest")]
-    if name in units:
-        return SERIES[units.index(name) % len(SERIES)], units.index(name) >= len(SERIES)
-    return FACT, name == "rest"
-
-
-def _rows(reply: Any, clock: Clock, count: int) -> Rows:
-    """Where rows stand along the axis: by their dates, where those are known."""
-    rows = Rows.recorded(reply.first, count, reply.about.calendar)
-    return rows if reply.about.calendar is not None else Rows(clock.step * rows.places, clock.point)
-
-
-def way_there(remedy: Remedy, index: int, prefix: str, size: tuple[float, float]) -> Svg:
-    """How a wanted output moves on the way to its target."""
-    way, name = remedy.effect, remedy.restoration.channels[index]
-    times = remedy.clock.step * np.arange(len(way.mean) + 1)
-    curves = [Curve.of(way, remedy.unit.output_names.index(name))]
-    levels = {0.0: (GRID, {"linewidth": 1.0}), float(remedy.restoration.target[index]): (FACT, _THIN)}
-    if remedy.truth is not None:
-        true = _from_zero(remedy.truth[:, remedy.unit.output_names.index(name)])
-        curves.append(Curve(true, TRUTH, look={**_THIN, "zorder": 5}))
-    label, below = f"Change of {name} on the way to its target", f"{remedy.clock.unit} since the change began"
-    return _course(Rows(times, below), curves, prefix, size, label, levels=levels)
+def styled(line: Line, from_zero: bool) -> Line:
+    """A line of an answer in the colours of a page; at the moment of a change it is zero."""
+    _, colour, look = mark(line)
+    ends = [line.values, line.lower, line.upper]
+    if from_zero:
+        ends = [None if each is None else _from_zero(each) for each in ends]
+    return replace(Line.banded(line.name, ends, colour), look={"color": colour, **look})
 
 
 def _course(
-    rows: Rows,
-    curves: Sequence[Curve],
+    rows: Axis,
+    curves: Sequence[Line],
     prefix: str,
     size: tuple[float, float],
     label: str,
@@ -177,9 +154,7 @@ def _course(
         for level, (colour, look) in ({0.0: (GRID, {"linewidth": 1.0})} if levels is None else levels).items():
             axes.axhline(level, color=colour, **look)
         for curve in curves:
-            if curve.lower is not None and curve.upper is not None:
-                rows.shade(axes, curve.lower, curve.upper, color=curve.colour, alpha=0.22)
-            rows.draw(axes, curve.values, color=curve.colour, **curve.look)
+            curve.draw(axes, rows, alpha=0.22)
         if title:
             axes.set_title(literal(title))
         axes.set_xlabel(literal(rows.label))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +12,9 @@ from counterflow.caveats import CAUTION, CLEAR, VERDICTS, Caveat, Verdict, verdi
 from counterflow.checks.kinds import KINDS, ORDER
 from counterflow.checks.verdicts import Check, Checks
 from counterflow.files import write_whole
-from counterflow.questions.views import channel_label
+from counterflow.questions.numbers import channel_label
 from counterflow.report import figures, graph, templates
-from counterflow.report.content import Plain, Refusal, Remedy, Report, Shares, WhatIf, World, plain, rounded, singular
+from counterflow.report.content import Refusal, Report, Section, Told, WhatIf, plain, rounded, singular
 from counterflow.report.templates import Svg
 from counterflow.wording import quantity
 
@@ -27,7 +26,6 @@ MOST_NOTES = 3  # under a question, before they are folded away
 MOST_PAIRS = 8  # of an influence graph that can be read as a sentence
 WIDE, NARROW, SMALL = (9.0, 3.3), (4.0, 3.0), (3.4, 2.3)  # inches of a drawing: on a page, on a telephone, of many
 
-Told = WhatIf | World | Shares | Remedy | Refusal | Plain
 Entry = tuple[str, str, str]  # of a legend: class of the mark, CSS variable of its colour, text
 
 
@@ -39,20 +37,19 @@ class Question:
     ----------
     drawings : caption, and the drawing for a page and for a telephone.
     others : drawings of the other channels; None: there is no such part, and it stays open if ``opened``.
-    tables : head and rows each.
+    tables : title, head, rows, and the columns of words each.
     summed : what is said of all rows together.
     notes : caveats that are told here in full; ``noted_under`` are questions whose notes apply here, too. Choices of
         the fit are told once, at the end of the page.
     """
 
-    told: Told
-    caveats: Sequence[str | Caveat] = ()
+    told: Section
     legend: Sequence[Entry] = ()
     drawings: Sequence[tuple[str, Svg, Svg]] = ()
     others: Sequence[Svg] | None = None
     opened: bool = False
     effects: Any = None
-    tables: Sequence[tuple[Sequence[str], Sequence[Sequence[str]]]] = ()
+    tables: Sequence[tuple[str, Sequence[str], Sequence[Sequence[str]], Sequence[str]]] = ()
     subject: str = ""
     summed: str = ""
     bars: Sequence[dict[str, Any]] = ()
@@ -93,15 +90,12 @@ def render(report: Report) -> str:
 
 def _questions(report: Report) -> Iterator[Question]:
     """Every question with its number; a caveat is told in full where it first applies."""
-    views: dict[type, Callable[[Any, str], Question]]
-    views = {WhatIf: _whatif, World: _world, Shares: _shares, Remedy: _remedy, Plain: _plain}
-    views[Refusal] = lambda told, _: Question(told)
+    shown: dict[type[Section], Callable[[Any, str], Question]] = {WhatIf: _whatif, Told: _told}
     first: dict[str | Caveat, int] = {}
-    every = chain(report.whatifs, report.worlds, report.shares, report.remedies, report.others, report.refusals)
-    for number, told in enumerate(every, start=1):
-        view = views[type(told)](told, f"q{number - 1}")
-        weighed = weighing(note for note in view.caveats if isinstance(note, Caveat))
-        notes: tuple[str | Caveat, ...] = (*weighed, *(note for note in view.caveats if not isinstance(note, Caveat)))
+    for number, told in enumerate(report.sections, start=1):
+        view = shown[type(told)](told, f"q{number - 1}") if type(told) in shown else Question(told)
+        weighed = weighing(note for note in told.caveats if isinstance(note, Caveat))
+        notes: tuple[str | Caveat, ...] = (*weighed, *(note for note in told.caveats if not isinstance(note, Caveat)))
         places = {note: first.setdefault(note, number) for note in notes}
         verdict = verdict_of(weighed)
         if verdict == CLEAR and Checks(report.checks).of("fail"):  # in the rows of this page
@@ -113,11 +107,6 @@ def _questions(report: Report) -> Iterator[Question]:
             opened=number == 1 and isinstance(told, WhatIf),
             verdict=None if isinstance(told, Refusal) else verdict,
         )
-
-
-def _plain(told: Plain, prefix: str) -> Question:
-    tables = [(table.columns, table.rows) for table in told.reply.tables()]
-    return Question(told, told.reply.caveats, tables=tables)
 
 
 def _whatif(told: WhatIf, prefix: str) -> Question:
@@ -138,80 +127,67 @@ def _whatif(told: WhatIf, prefix: str) -> Question:
         "first": f"{told.step:g} {singular(told.step_unit, told.step)}",
         "rows": [row(k) for k in range(len(told.channels))],
     }
-    caveats = [text for answer in told.answers for text in answer.caveats]
     found = next((answer.effect for answer in told.estimates if answer.effect is not None), None)
     summed = "" if found is None else found.window().sentence(told.headline)
-    return _by_channel(
-        told, prefix, figures.trajectories, "Effect on ", caveats, legend, effects=effects, summed=summed
+    at, draw = told.headline_index, figures.trajectories
+    others = _small(told, draw, prefix, [k for k in range(len(told.channels)) if k != at])
+    drawings = _drawings(told, draw, prefix, [at], "Effect on ")
+    return Question(told, legend, drawings, others, effects=effects, summed=summed)
+
+
+def _told(told: Told, prefix: str) -> Question:
+    answer, parts = told.answer, told.answer.parts(told.headline_index)
+    labels = {name: label for name, label, _ in parts}
+    legend: list[Entry] = []
+    lines = answer.rows.lines(told.drawn[0], "") if told.drawn else []
+    for line in sorted(lines, key=lambda line: line.role != "whole"):
+        kind, colour, _ = figures.mark(line)
+        name = getattr(answer, "answered", "expected") if line.role == "answer" else labels.get(line.name, line.name)
+        legend.append(
+            (kind, figures.VARIABLES[colour], name + figures.banded(line.lower is not None, answer.rows.level))
+        )
+    if told.truth is not None:
+        legend.append(("dashed", "--truth", "simulator's twin run (the truth)"))
+    if any(told.aims(k) for k in told.drawn):
+        legend.append(("dashed", "--fact", "wanted"))
+    if told.changed is not None:
+        legend.append(("block", "--shade", "while inputs differ"))
+    before = "Change of " if answer.rows is not answer else ""
+    others = None if told.others is None else _small(told, figures.told, prefix, told.others)
+    tables = [(table.title, table.columns, table.rows, table.columns[: table.left]) for table in answer.tables()]
+    colours = {line.name: figures.VARIABLES[figures.mark(line)[1]] for line in lines}
+    return Question(
+        told, legend, _drawings(told, figures.told, prefix, told.drawn, before), others, tables=tables,
+        subject=channel_label(told.channels[told.headline_index]), bars=_bars(told, parts, colours),
+        summed=answer.window().sentence(told.headline) if answer.about.request.windowed else "",
     )  # fmt: skip
 
 
-def _world(told: World, prefix: str) -> Question:
-    found = told.trajectory
-    legend = [("", "--fact", "measured"), ("", "--series-0", "would have been" + figures.banded(True, found.level))]
-    if told.truth is not None:
-        legend.append(("dashed", "--truth", "simulator's twin run (the truth)"))
-    if told.changed is not None:
-        legend.append(("block", "--shade", "while inputs differ"))
-    summed = found.window().sentence(told.headline)
-    return _by_channel(told, prefix, figures.worlds, "", found.caveats, legend, summed=summed)
-
-
-def _by_channel(
-    told: WhatIf | World,
-    prefix: str,
-    draw: Callable[..., Svg],
-    before: str,
-    caveats: Sequence[str | Caveat],
-    legend: Sequence[Entry],
-    **more: Any,
-) -> Question:
-    """A question whose headline channel is drawn large, and every other one small."""
-    at = told.headline_index
-    wide, narrow = (draw(told, at, f"{prefix}{x}-", size, title=False) for x, size in (("w", WIDE), ("n", NARROW)))
-    others = [draw(told, k, f"{prefix}c{k}-", SMALL) for k in range(len(told.channels)) if k != at]
-    drawings = [(before + channel_label(told.channels[at]), wide, narrow)]
-    return Question(told, caveats, legend, drawings, others, **more)
-
-
-def _shares(told: Shares, prefix: str) -> Question:
-    ranked, unit = told.ranked(), told.channels[told.headline_index].unit
-    largest = max((abs(value) for _, value in ranked), default=0.0)
-    bars, legend = [], [("dashed", "--truth", "departure from the usual level")]
-    for name, value in ranked:
-        colour, dotted = figures.share_colour(told, name)
-        variable, size = figures.VARIABLES[colour], quantity(rounded(value, largest), unit)
+def _bars(told: Told, parts: Sequence[tuple[str, str, float]], colours: Mapping[str, str]) -> list[dict[str, Any]]:
+    largest, unit = max((abs(value) for *_, value in parts), default=0.0), told.channels[told.headline_index].unit
+    bars = []
+    for name, label, value in parts:
         width = 50 * abs(value) / largest if largest else 0.0
-        left = 50.0 if value >= 0 else 50 - width
-        bars.append({"label": told.label(name), "left": left, "width": width, "colour": variable, "size": size})
-        legend.append(("dotted" if dotted else "", variable, told.label(name)))
-    wide, narrow = (
-        figures.shares_over_time(told, f"{prefix}{x}-", size) for x, size in (("w", (9.0, 3.0)), ("n", NARROW))
-    )
-    subject = channel_label(told.channels[told.headline_index])
-    drawings = [("Over time", wide, narrow)]
-    return Question(told, told.attribution.caveats, legend, drawings, subject=subject, bars=bars)
+        left, size = 50.0 if value >= 0 else 50 - width, quantity(rounded(value, largest), unit)
+        bars.append({"label": label, "left": left, "width": width, "colour": colours[name], "size": size})
+    return bars
 
 
-def _remedy(told: Remedy, prefix: str) -> Question:
-    drawings = []
-    for k, name in enumerate(told.restoration.channels):
+def _drawings(
+    told: WhatIf | Told, draw: Callable[..., Svg], prefix: str, channels: Sequence[int], before: str
+) -> list[tuple[str, Svg, Svg]]:
+    """Channels that are drawn large: caption, for a page, for a telephone."""
+    out = []
+    for k in channels:
         wide, narrow = (
-            figures.way_there(told, k, f"{prefix}{x}{k}-", size) for x, size in (("w", (9.0, 2.6)), ("n", (4.0, 2.8)))
+            draw(told, k, f"{prefix}{x}{k}-", size, title=False) for x, size in (("w", WIDE), ("n", NARROW))
         )
-        channel = told.unit.outputs[told.unit.output_names.index(name)]
-        drawings.append((f"Change of {channel_label(channel)}", wide, narrow))
-    changes = [(plain(cause), name, change) for cause, name, change in told.changes()]
-    tables: list[tuple[Sequence[str], Sequence[Sequence[str]]]] = [
-        (("unit", "input", "change, held"), changes),
-        (("output", "wanted", "expected", "interval"), told.reached()),
-    ]
-    expected = "expected" + figures.banded(True, told.effect.level)
-    legend = [("", "--series-0", expected), ("dashed", "--fact", "wanted")]
-    if told.truth is not None:
-        legend.append(("dashed", "--truth", "simulator's twin run (the truth)"))
-    caveats = (*told.restoration.caveats, *told.effect.caveats)
-    return Question(told, caveats, legend, drawings, tables=tables)
+        out.append((before + channel_label(told.channels[k]), wide, narrow))
+    return out
+
+
+def _small(told: WhatIf | Told, draw: Callable[..., Svg], prefix: str, channels: Sequence[int]) -> list[Svg]:
+    return [draw(told, k, f"{prefix}c{k}-", SMALL) for k in channels]
 
 
 def _graph(found: InfluenceGraph) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def with_gaps(seed: int, steps: int = 60) -> cf.Recording:
 def test_surprises_are_those_of_a_plain_loop(recording: cf.Recording) -> None:
     material = material_of(recording, PLANT)
     found = material.innovations
-    mean, cov = np.zeros(len(PLANT.A)), material.shared.prior
+    mean, cov = np.zeros(len(PLANT.A)), material.record.prior
     own, joint = [], []
     for t in range(material.rows):
         here = np.isfinite(material.s[t])
@@ -53,7 +53,7 @@ def test_surprises_are_those_of_a_plain_loop(recording: cf.Recording) -> None:
         mean, cov = mean + gain @ e, cov - gain @ C @ cov
         mean = PLANT.A @ mean + PLANT.B @ material.u[t]
         cov = PLANT.A @ cov @ PLANT.A.T + PLANT.Q
-    begin = material.settled
+    begin = material.innovations.first
     np.testing.assert_allclose(found.own, np.array(own)[begin:], rtol=1e-7, atol=1e-9)
     np.testing.assert_allclose(found.joint, np.array(joint)[begin:], rtol=1e-7, atol=1e-9)
 
@@ -61,7 +61,7 @@ def test_surprises_are_those_of_a_plain_loop(recording: cf.Recording) -> None:
 def series(values: np.ndarray, width: int = 2) -> Innovations:
     """Innovations of two units of ``width`` columns, as if the model had left ``values``."""
     columns = (slice(0, width), slice(width, 2 * width))
-    return Innovations(columns, values, values, np.ones((len(values), 2), bool))
+    return Innovations(columns, 0, values, values, np.ones((len(values), 2), bool))
 
 
 def test_the_foreseeable_share_is_that_of_a_regression() -> None:
@@ -140,7 +140,7 @@ def test_a_coupling_that_changes_at_half_time_is_caught_and_measured(factor: flo
     B[PLANT.state_slice("turbine"), PLANT.input_slice("boiler")] *= factor
     later, numbers = PLANT.replace(A=A, B=B), []
     for seed in range(10):
-        first, states = simulate(PLANT, 1000, rng=seed, return_states=True)
+        first, states = simulate(PLANT, 1000, rng=seed)
         recording = joined(first, later.simulate(1000, rng=100 + seed, initial_state=states[-1]))
         material = material_of(recording, PLANT.replace(A=(A + PLANT.A) / 2, B=(B + PLANT.B) / 2))
         boiler, turbine = drift_checks(material)

@@ -165,7 +165,7 @@ def test_the_explained_share_is_that_of_explicit_regressions() -> None:
     own = np.zeros((rows, 1))  # what the pump alone does to the tank's message, step by step
     state = np.zeros(2)
     for t in range(1, rows):
-        state = material.A @ state + material.B[:, j] * u[t - 1, j]
+        state = material.model.A @ state + material.model.B[:, j] * u[t - 1, j]
         own[t] = (material.C @ state)[material.columns[m]]
 
     def windows(series: FloatArray, spans: tuple[tuple[int, int], ...]) -> list[FloatArray]:

@@ -56,8 +56,7 @@ def only(fit: cf.Fit, name: str) -> Check:
 def test_a_good_fit_from_logs_passes_and_says_that_it_bends() -> None:
     assert good().check().verdict == "pass", str(good().check())
     assert good().couplings is not None
-    assert good().couplings.network is not None
-    assert good().couplings.network.curved
+    assert good().couplings.model.curvature.used
     assert "gains change with the operating point" in only(good(), "linearity").finding
 
 

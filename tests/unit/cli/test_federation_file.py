@@ -5,13 +5,12 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import command_line
 import numpy as np
 import polars
 import pytest
-from typer.testing import CliRunner
 
 import counterflow as cf
-from counterflow.cli import app
 from counterflow.cli.federation_file import (
     federation_text,
     read_federation,
@@ -70,13 +69,10 @@ def refused(folder: Path, text: str | bytes, command: str = "fit") -> str:
     if command == "simulate":
         arguments = ["simulate", "--plant", str(path), "--out", str(folder / "new" / "r.safetensors"), "--steps", "9"]
     before = sorted(folder.rglob("*"))
-    done = CliRunner().invoke(app, arguments)
-    assert done.exit_code == 2, done.output
-    assert len(done.stderr.splitlines()) == 1, done.stderr
-    assert done.stdout == ""
+    said = command_line.refused(*arguments)
     assert sorted(folder.rglob("*")) == before
-    assert done.stderr.startswith(f"counterflow: {path}:")
-    return done.stderr.removeprefix(f"counterflow: {path}:").strip()
+    assert said.startswith(f"counterflow: {path}:")
+    return said.removeprefix(f"counterflow: {path}:").strip()
 
 
 # ---- what works
@@ -119,8 +115,7 @@ def test_known_couplings_in_the_file_and_on_the_command_line(folder: Path) -> No
     path.write_text(HEAD + units + '[options]\nedges = [["boiler", "water treatment"]]\n')
 
     def known(*arguments: str) -> str:
-        done = CliRunner().invoke(app, ["fit", str(path), "--out", out, "--force", *arguments])
-        assert done.exit_code == 0, done.output
+        command_line.run("fit", path, "--out", out, "--force", *arguments, code=0)
         return str(cf.load(out).known_edges)
 
     assert known() == "only boiler -> water treatment"
@@ -135,9 +130,7 @@ def test_known_couplings_in_the_file_and_on_the_command_line(folder: Path) -> No
         (("--edge", "boiler:pump"), "boiler -> pump names unit 'pump', but the units are boiler, water treatment"),
         (("--edge", pairs[0], "--forbid", pairs[0]), "stands in 'edges' and in 'forbidden'"),
     ):
-        done = CliRunner().invoke(app, ["fit", str(path), "--out", out, "--force", *mistake])
-        assert done.exit_code == 2
-        assert said in done.stderr
+        assert said in command_line.refused("fit", path, "--out", out, "--force", *mistake)
 
 
 def test_sensors_in_the_file_and_on_the_command_line(folder: Path) -> None:
@@ -146,8 +139,7 @@ def test_sensors_in_the_file_and_on_the_command_line(folder: Path) -> None:
 
     def judged(options: str, *arguments: str) -> bool:
         path.write_text(HEAD + units + options)
-        done = CliRunner().invoke(app, ["fit", str(path), "--out", out, "--force", *arguments])
-        assert done.exit_code == 0, done.output
+        command_line.run("fit", path, "--out", out, "--force", *arguments, code=0)
         return bool(cf.load(out).parts["water treatment"].sensors)
 
     assert judged("")
@@ -224,8 +216,8 @@ FEDERATION_MISTAKES = [
     (HEAD + "estimate = [1]\n", "3: federation.estimate: option 'estimate' must be one of"),
     (HEAD + "method = 'penalty'\nestimate = 'all'\n", "4: federation.estimate: method 'penalty' has no option"),
     (HEAD + "seed = -1\n", "3: federation.seed: must be a whole number of at least 0"),
-    (HEAD + "seed = 1.5\n", "3: federation.seed: must be a whole number of at least 0, got 1.5"),
-    (HEAD + "seed = true\n", "3: federation.seed: must be a whole number of at least 0, got True"),
+    (HEAD + "seed = 1.5\n", "3: federation.seed: must be a whole number of at least 0 and below 2^63, got 1.5"),
+    (HEAD + "seed = true\n", "3: federation.seed: must be a whole number of at least 0 and below 2^63, got True"),
     (HEAD + f"seed = 1{'0' * 400}\n", "3: federation.seed: must be a whole number"),
     (HEAD + "dt = 0\n", "3: federation.dt: must be a finite number above 0, got 0"),
     (HEAD + "dt = inf\n", "3: federation.dt: must be a finite number above 0, got inf"),
@@ -295,7 +287,7 @@ FEDERATION_MISTAKES = [
     (HEAD + BOILER + WATER + "[units.pump]\nstates = 1\n", "11: units.pump: it has no model, other units have one"),
     (HEAD + BOILER + 'log = "boiler.csv"\n' + WATER, "9: units.boiler.log: there is a recording, too"),
     (HEAD + BOILER.replace("boiler", "boilr") + WATER, "3: units: the recording has a unit 'boiler'"),
-    (HEAD + WATER.replace('"water treatment"', "boiler", 1) + WATER, "3: units.boiler: the model has 1 outputs"),
+    (HEAD + WATER.replace('"water treatment"', "boiler", 1) + WATER, "3: units.boiler: the data give it 2 outputs"),
     ("[federation]\nrecording = 'boiler.csv'\n" + WATER, "2: federation.recording: "),
     ("[federation]\nrecording = 3\n" + WATER, "2: federation.recording: must be text"),
     ("[federation]\nrecording = 'no.safetensors'\n" + WATER, "2: federation.recording: there is no file"),
@@ -327,7 +319,7 @@ PLANT_MISTAKES = [
     ("[units.x]\nstates = 1\n", "1: units.x: it has no model"),
     (BOILER + "log = 'boiler.csv'\n", "7: units.boiler.log: this key is not known"),
     (BOILER + "[couplings]\n", "7: couplings: must be an array of tables"),
-    (BOILER + "[[couplings]]\ncause = 'boiler'\n", "7: couplings[0].effect: is missing"),
+    (BOILER + "[[couplings]]\ncause = 'boiler'\n", "7: couplings[0]: 'effect' is missing"),
     (
         BOILER + "[[couplings]]\ncause = 'boler'\neffect = 'boiler'\n",
         "8: couplings[0].cause: no unit is called 'boler'; did",
@@ -356,17 +348,13 @@ CSV_MISTAKES = [
         "column 'pressure' holds 'high' in row 1 (line 3), which is not a number",
     ),
     ("valve,pressure,flow\n1,2,3\n,5,4\n", "input 'valve' is empty in row 1 (line 3)"),
-    ("valve,pressure,flow\n1,2,3\nnan,5,4\n", "input 'valve' is empty in row 1 (line 3)"),
     ("valve,pressure,flow\n1,2,3\ninf,5,4\n", "u is inf in channel 'valve', from row 1"),
     ("valve,pressure,flow\n1,2,3\n1,-inf,4\n", "y is -inf in channel 'pressure', from row 1"),
     ("valve,pressure,flow\n1,2,3\n1,2,3,4,5\n", "boiler.csv cannot be read"),
-    ("valve,pressure,flow,flow\n1,2,3,4\n", "boiler.csv has two columns called 'flow'"),
     ("valve,pressure,flow\n", "y has 0 rows"),
     ("valve,pressure,flow\n1,2,3\n", "y has 1 rows"),
     ("", "boiler.csv "),
     (b"valve,pressure,flow\n1,\xff,3\n1,2,3\n", "boiler.csv "),
-    (b"\xff\xfe\x00v\x00", "boiler.csv is not utf-16"),
-    (b"PAR1\x00\x01\x02\n\x00", "boiler.csv "),
 ]
 
 
@@ -383,12 +371,6 @@ def test_logs_of_unequal_length(folder: Path) -> None:
     (folder / "short.csv").write_text("\n".join(lines[:-3]) + "\n")
     told = refused(folder, LOGS + LOGS.replace("units.boiler", "units.second").replace("boiler.csv", "short.csv"))
     assert told.startswith("6: units.second.log: short.csv has 58 rows, the log of unit 'boiler' has 61")
-
-
-@pytest.mark.parametrize("content", [b"", b"PAR1", b"not parquet"])
-def test_a_damaged_parquet_file(folder: Path, content: bytes) -> None:
-    (folder / "boiler.parquet").write_bytes(content)
-    assert "boiler.parquet cannot be read" in refused(folder, LOGS.replace(".csv", ".parquet"))
 
 
 def test_lists_in_a_parquet_file(folder: Path) -> None:
@@ -408,10 +390,7 @@ def test_booleans_and_words_for_on_and_off_are_numbers(folder: Path) -> None:
 
 def test_a_directory_and_nothing_at_all(folder: Path) -> None:
     for path, said in ((folder, "this is a directory"), (folder / "none.toml", "there is no such file")):
-        done = CliRunner().invoke(app, ["fit", str(path), "--out", str(folder / "fit")])
-        assert done.exit_code == 2
-        assert said in done.stderr
-        assert len(done.stderr.splitlines()) == 1
+        assert said in command_line.refused("fit", path, "--out", folder / "fit")
 
 
 # ---- local models

@@ -12,6 +12,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+import counterflow as cf
 from counterflow import wording
 from counterflow.caveats import Caveat
 from counterflow.cli import app, output
@@ -145,9 +146,25 @@ def test_caveats_in_json_carry_codes() -> None:
     assert json.loads(text) == {"caveats": [told]}
 
 
-def test_a_spreadsheet_takes_no_name_for_a_formula(tmp_path: Path) -> None:
+def test_a_command_prints_and_writes_what_it_has_told(tmp_path: Path) -> None:
+    """Its options, its JSON, its lines, its files and its exit code; a spreadsheet takes no name for a formula."""
     frame = polars.DataFrame({"channel": ["=HYPERLINK(1)", "+x", "-x", "@x", "plain"], "=unit": [-1.0] * 5})
+
+    @output.answering("json", "csv")
+    def ask(wanted: output.Format, times: int = 1) -> output.Told:
+        """Ask."""
+        lines = (f"asked {each}" for each in range(times))
+        return output.Told({"times": times, "wanted": wanted}, lines, output.INFEASIBLE, lambda: frame)
+
+    group = typer.Typer()
+    group.command("ask")(ask)
+    group.callback()(lambda: None)
     out = tmp_path / "answer.csv"
-    output.conclude(output.Format.json, out, False, {}, lambda: None, lambda: frame)
+    done = CliRunner().invoke(group, ["ask", "--times", "2", "--out", str(out)])
+    assert (done.exit_code, done.stdout) == (5, f"asked 0\nasked 1\n\nwritten: {out}\n")
     lines = out.read_text().splitlines()
     assert lines == ["channel,'=unit", "'=HYPERLINK(1),-1.0", "'+x,-1.0", "'-x,-1.0", "'@x,-1.0", "plain,-1.0"]
+    done = CliRunner().invoke(group, ["ask", "--format", "json", "--out", str(tmp_path / "a.json")])
+    assert json.loads(done.stdout) == json.loads((tmp_path / "a.json").read_text())
+    assert json.loads(done.stdout) == {"version": cf.__version__, "command": "ask", "times": 1, "wanted": "json"}
+    assert isinstance(CliRunner().invoke(group, ["ask", "--out", str(out)]).exception, StorageError)

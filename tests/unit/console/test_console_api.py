@@ -485,20 +485,6 @@ def test_every_answer_can_be_exported(page: TestClient, question: str, kind: str
         assert "<h1>" in answer.text
 
 
-@pytest.mark.parametrize("kind", ["paths", "forecast", "aggregate"])
-def test_what_has_no_drawings_is_exported_with_its_tables(page: TestClient, kind: str) -> None:
-    bodies: dict[str, Any] = {
-        "paths": {"effect": "turbine", "changes": MOVED},
-        "forecast": {"unit": "turbine"},
-        "aggregate": {"unit": "turbine", "phi_1": [1.0, 0.0], "phi_0": [0.0, 0.0]},
-    }
-    for form in ("csv", "json", "html"):
-        asked = {"question": {"kind": kind, **bodies[kind]}}
-        answer = page.post(f"/api/seats/unit:turbine/export/{form}", json=asked)
-        assert answer.status_code == 200, answer.text[:300]
-        assert form != "html" or "<table" in answer.text
-
-
 def test_q3_is_the_librarys(page: TestClient) -> None:
     told = _post(page, "unit:turbine/aggregate", {"unit": "turbine", "phi_1": [1.0, -0.5], "phi_0": [0.5, 0.0]})
     wanted = fitted().aggregate_effect("turbine", [1.0, -0.5], [0.5, 0.0])

@@ -14,7 +14,7 @@ import pytest
 from counterflow.console import guard as guarding
 from counterflow.console.admission import Rules, Token, address_of, cookie_name
 from counterflow.console.guard import BODY, Guard
-from counterflow.console.limits import Buckets, Places
+from counterflow.console.limits import Buckets, ConcurrencyLimit
 from counterflow.console.visits import Visit
 
 HOME = "http://127.0.0.1:8437"
@@ -419,7 +419,7 @@ def bare(path: str) -> dict[str, Any]:
 
 def test_a_visitor_holds_half_of_the_places_and_a_free_one_goes_to_whoever_holds_fewest() -> None:
     async def run() -> None:
-        places = Places(4, patience=0.02)
+        places = ConcurrencyLimit(4, patience=0.02)
         assert [await places.take("greedy") for _ in range(3)] == [True, True, False]
         assert [await places.take("other") for _ in range(2)] == [True, True]
         first = asyncio.create_task(places.take("greedy"))
@@ -435,7 +435,7 @@ def test_a_visitor_holds_half_of_the_places_and_a_free_one_goes_to_whoever_holds
 
 def test_a_place_of_whoever_leaves_while_it_waits_is_not_lost() -> None:
     async def run() -> None:
-        places = Places(1, patience=30.0)
+        places = ConcurrencyLimit(1, patience=30.0)
         assert await places.take("a")
         waiting = asyncio.create_task(places.take("b"))
         await asyncio.sleep(0)
@@ -495,7 +495,7 @@ def test_health_is_told_to_everyone_and_nothing_else(locked: Guard) -> None:
 def test_a_console_in_which_nothing_ends_is_not_well(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guarding, "AT_ONCE", 1)
     guard = Guard(echo, Rules(ORIGINS), ticks=clock)
-    assert asyncio.run(guard.places.take("a"))
+    assert asyncio.run(guard.limit.take("a"))
     clock.now += guarding.STUCK
     assert ask(guard, path="/health").status == 200
     clock.now += 1.0

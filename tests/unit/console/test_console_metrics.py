@@ -13,8 +13,7 @@ from counterflow.console.facts import facts
 from counterflow.console.metrics import Family, Metrics
 from counterflow.console.opening import Opened
 from counterflow.console.visits import Visit
-from counterflow.federation.sites import party
-from counterflow.federation.sites.plant_folder import default_policy
+from counterflow.federation.sites.plant_folder import PlantFolder, default_policy
 from counterflow.privacy import Ledger, ledger_path
 from counterflow.privacy.accounting import Cost
 
@@ -64,7 +63,7 @@ def test_at_a_plant_it_is_told_what_will_run_out(tmp_path: Path) -> None:
     (tmp_path / "kit" / "startup" / "client.crt").write_bytes(certificate(days=30))
     (tmp_path / "kit" / "startup" / "rootCA.pem").write_bytes(certificate(days=3000))
     (tmp_path / "policy.toml").write_text(default_policy("boiler"), "utf-8")
-    party.write(tmp_path, party.PLANT, "steam", "SHA256:00", "boiler", "owner", "kit")
+    PlantFolder(tmp_path, "steam", "SHA256:00", "boiler", "owner", tmp_path / "kit").write()
     assert set(samples(facts(opened(file)))) >= {'counterflow_certificate_expiry_days{certificate="plant boiler"}'}
     (tmp_path / "budgets").mkdir()
     with Ledger.create(ledger_path(tmp_path / "budgets", "boiler"), "boiler", 3.0, 1e-6) as ledger:

@@ -7,7 +7,8 @@ import pytest
 from scipy.signal import lfilter
 
 import counterflow as cf
-from counterflow.control.learning import found_loops, learned_loop
+from counterflow.control.controller import found_loops, learned_loop
+from counterflow.control.law import LoopRecord
 from counterflow.exchange.controllers import controllers_of
 
 ROWS, GAIN, TIME = 2000, 0.8, 12.0
@@ -59,7 +60,7 @@ NOT_USED = {"wide dead band", "every fifth row", "without the noise", "sign flip
 def test_a_law_that_is_used_is_right(name, kind):
     u, y, aim, _ = closed_loop(kind != "constant", **LOGS[name])
     loop = cf.Loop("valve", "level", "SP" if kind == "recorded" else None)
-    found = learned_loop(loop, u, y, aim if kind == "recorded" else None, 1.0)
+    found = learned_loop(loop, LoopRecord(u, y, aim if kind == "recorded" else None, 1.0))
     used = found is not None and found.usable
     if name in NOT_USED:
         assert not used
@@ -72,7 +73,7 @@ def test_a_law_that_is_used_is_right(name, kind):
 
 def test_manual_values_are_no_limits():
     u, y, _, _ = closed_loop(False, manual=0.5)
-    found = learned_loop(cf.Loop("valve", "level"), u, y, None, 1.0)
+    found = learned_loop(cf.Loop("valve", "level"), LoopRecord(u, y, None, 1.0))
     assert found.law.limits == (-np.inf, np.inf)
     assert found.automatic == pytest.approx(0.5, abs=0.05)
 
@@ -83,7 +84,8 @@ def test_rows_without_readings_and_inputs_recorded_late(target):
     loop, aims = cf.Loop("valve", "level", "SP" if target else None), aim if target else None
     gaps = np.where(np.random.default_rng(3).random(ROWS) < 0.1, np.nan, y)
     late = np.concatenate([u[:1], u[:-1]])
-    for found, delay in ((learned_loop(loop, u, gaps, aims, 1.0), 0), (learned_loop(loop, late, y, aims, 1.0), 1)):
+    for record, delay in ((LoopRecord(u, gaps, aims, 1.0), 0), (LoopRecord(late, y, aims, 1.0), 1)):
+        found = learned_loop(loop, record)
         assert found.law.gain == pytest.approx(GAIN, rel=0.01)
         assert found.law.delay == delay
 

@@ -23,7 +23,8 @@ def drafted(**columns: np.ndarray | list[str]) -> Draft:
 
 
 def units(made: Draft) -> dict[str, tuple[list[str], list[str]]]:
-    return {unit.name: ([c.name for c in unit.inputs], [c.name for c in unit.outputs]) for unit in made.units}
+    sides = ((unit.name, (unit.inputs, unit.outputs)) for unit in made.units)
+    return {name: tuple([channel.name for _, channel in side] for side in both) for name, both in sides}  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
@@ -163,11 +164,11 @@ def test_values_of_a_long_table_are_not_lost_in_silence(by: str) -> None:
     wide = autumn(2, "2024-10-27", slice(60, 75)).with_row_index()
     long = wide.unpivot(["TI-101", "LI-102"], index=["index", "time"], variable_name="tag", value_name="value")
     table = long.sort(["index", "tag"] if by == "time" else ["tag", "index"]).drop("index")
-    assert [count for what, count in inspect(table).notes if "the option timezone" in what] == [30]
-    assert inspect(table, timezone="Europe/Berlin").notes == ()
-    assert inspect(table, timezone="Europe/Berlin").rows == len(wide)
+    assert [note.numbers["count"] for note in inspect(table).table.notes if "the option timezone" in note.text] == [30]
+    assert inspect(table, timezone="Europe/Berlin").table.notes == ()
+    assert inspect(table, timezone="Europe/Berlin").table.rows == len(wide)
     same = table.filter(polars.col("time") < "2024-10-27 02")
-    assert inspect(polars.concat([same, same])).notes == ()
+    assert inspect(polars.concat([same, same])).table.notes == ()
 
 
 def test_a_zone_that_cannot_be_told_is_asked_for() -> None:

@@ -14,9 +14,10 @@ from tolerances import EXACT
 
 import counterflow as cf
 from counterflow.data import inspect
+from counterflow.data.dates import SECOND
 from counterflow.data.grid import time_facts
 from counterflow.data.inspection import count_spikes, guess_unit
-from counterflow.data.times import SECOND, Times
+from counterflow.data.times import Times
 
 
 def loop_facts(values: list[float]) -> dict[str, float]:
@@ -125,7 +126,7 @@ def test_kinds_and_verdicts() -> None:
     assert found["P1_flow"].verdict == "fine"
     assert found["P1_pump"].words == {"on": 40, "off": 20}
     assert "rather an input" in found["P1_pump"].verdict
-    assert found["P1_still"].verdict == "always 7: would be dropped"
+    assert found["P1_still"].verdict == "always 7: would be left out"
     assert found["P1_note"].odd == {"fine day": 60}
     assert "exclude it" in found["P1_note"].verdict
     assert "refused unless" in found["P1_mixed"].verdict
@@ -141,7 +142,7 @@ def test_the_whole_report_is_plain_json_and_text() -> None:
     assert told["time"]["gaps"][0] == {"after": "5 s", "seconds": 4.0, "rows": 3}
     assert told["channels"][0]["infinite"] == 1
     text = str(found)
-    for word in ("1 rows repeat a time", "1 rows have no time", "earlier than the row before", "2 gaps", "a_x"):
+    for word in ("1 row with a time that another", "1 row without a time", "earlier than the row", "2 gaps", "a_x"):
         assert word in text, word
 
 

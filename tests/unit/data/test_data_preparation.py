@@ -11,11 +11,16 @@ import pytest
 from tolerances import EXACT
 
 import counterflow as cf
-from counterflow.data import Preparation, choose, open_table, read_logs
+from counterflow.data import Preparation, Step, choose, open_table, read_logs
 from counterflow.data.grid import Rules, fill
 from counterflow.data.preparation import align
 
 UNITS = {"u": {"tags": "u_*", "inputs": "u_in*"}}
+
+
+def step(preparation: Preparation, name: str) -> Step:
+    (found,) = (each for each in preparation.steps if each.name == name)
+    return found
 
 
 def loop_grid(seconds: list[float], values: list[float], dt: float, how: str) -> list[float]:
@@ -55,7 +60,7 @@ def test_the_grid_against_a_plain_loop(seed: int, dt: float) -> None:
     for k in range(1, len(u)):
         u[k] = u[k - 1] if np.isnan(u[k]) else u[k]
     np.testing.assert_array_equal(recording["u"].u[:, 0], u)
-    repeated = next(step for step in preparation.steps if step.name == "duplicates")
+    repeated = step(preparation, "duplicates")
     assert repeated.numbers["rows"] == 500 - len(set(seconds.tolist()))
     assert recording.dt == preparation.dt == dt
 
@@ -114,10 +119,10 @@ def test_gaps_are_missing_in_outputs_and_held_in_inputs() -> None:
     assert u[[9, 10, 12, 13, 29, 30, 129, 130]].tolist() == [9, 9, 9, 13, 29, 29, 29, 130]
     assert preparation.stretches == ((0, 30), (130, 140))
     assert preparation.longest_stretch == (0, 30)
-    unknown = next(step for step in preparation.steps if step.name == "unknown inputs")
+    unknown = step(preparation, "unknown inputs")
     assert unknown.doubt
     assert unknown.numbers == {"u_in": 100}
-    assert next(step for step in preparation.steps if step.name == "filled").numbers == {"u_in": 103}
+    assert step(preparation, "filled").numbers == {"u_in": 103}
     assert not any(step.name == "unknown inputs" for step in gappy(longest_hold=100)[1].steps)
 
 
@@ -138,7 +143,7 @@ def test_long_gaps_may_be_refused_cut_off_or_shortened() -> None:
     assert np.flatnonzero(np.isnan(y)).tolist() == [10, 11, 12, *range(30, 50)]
     assert y[[29, 50, 59]].tolist() == [29, 130, 139]
     assert preparation.stop == "139 s"
-    shortened = next(step for step in preparation.steps if step.name == "shorten")
+    shortened = step(preparation, "shorten")
     assert shortened.numbers["gaps"] == 1
     assert shortened.numbers["hours"] == pytest.approx(80 / 3600, rel=EXACT)
 
@@ -146,7 +151,7 @@ def test_long_gaps_may_be_refused_cut_off_or_shortened() -> None:
 def test_start_and_stop() -> None:
     recording, preparation = gappy(start=5, stop=20)
     assert recording["u"].y[[0, -1], 0].tolist() == [5, 19]
-    assert next(step for step in preparation.steps if step.name == "period").numbers["rows"] == 25
+    assert step(preparation, "period").numbers["rows"] == 25
     with pytest.raises(cf.DataError, match="no row of the table is left between start and stop"):
         gappy(start=1000)
     with pytest.raises(cf.DataError, match="start is '2024-05-01'"):
@@ -157,7 +162,7 @@ def test_inputs_that_begin_late_take_their_first_value() -> None:
     frame = polars.DataFrame({"time": [0, 1, 2, 3], "u_in": [None, None, 5.0, 6.0], "u_out": [1.0, 2, 3, 4]})
     recording, preparation = read_logs(frame, UNITS)
     assert recording["u"].u[:, 0].tolist() == [5, 5, 5, 6]
-    assert next(step for step in preparation.steps if step.name == "beginning").numbers == {"u_in": 2}
+    assert step(preparation, "beginning").numbers == {"u_in": 2}
 
 
 def test_repeated_times_that_disagree_are_counted() -> None:
@@ -170,9 +175,9 @@ def test_repeated_times_that_disagree_are_counted() -> None:
     )
     recording, preparation = read_logs(frame, UNITS)
     np.testing.assert_array_equal(recording["u"].y[:, 0], [0, 1, 8, np.nan])
-    step = next(step for step in preparation.steps if step.name == "duplicates")
-    assert step.numbers == {"rows": 3, "conflicts": 2}
-    assert step.doubt
+    repeated = step(preparation, "duplicates")
+    assert repeated.numbers == {"rows": 3, "conflicts": 2}
+    assert repeated.doubt
 
 
 def test_constant_and_empty_channels_are_dropped_and_reported() -> None:
@@ -194,7 +199,7 @@ def test_infinite_values_are_missing() -> None:
     frame = polars.DataFrame({"time": [0, 1, 2], "u_out": [1.0, float("inf"), 2.0]})
     recording, preparation = read_logs(frame, {"u": "u_*"})
     np.testing.assert_array_equal(recording["u"].y[:, 0], [1, np.nan, 2])
-    assert "1 infinite values were read as missing." in preparation.doubts
+    assert "1 infinite value: treated as missing in u_out (1)." in preparation.doubts
 
 
 def test_without_a_time_column_rows_are_taken_as_they_come() -> None:
@@ -309,8 +314,7 @@ def test_a_column_keeps_its_name_whatever_others_are_called_and_others_are_told(
     part = recording["u"]
     assert part.unit.output_names == ("x", "x_3", "x_2", "a-b")
     np.testing.assert_array_equal(part.y[0], [1.0, 4.0, 7.0, 1.0])
-    (renamed,) = (step for step in preparation.steps if step.name == "renamed")
-    assert renamed.numbers == {"x\u202e": "x_3", "a/b": "a-b"}
+    assert step(preparation, "renamed").numbers == {"x\u202e": "x_3", "a/b": "a-b"}
 
 
 @pytest.mark.parametrize("long", [False, True])
@@ -321,4 +325,4 @@ def test_rows_whose_time_cannot_be_read_are_a_doubt(long: bool) -> None:
     if long:
         columns = {"tag": ["flow"] * 60 + ["level"] * 60, "value": [float(k % 7) for k in range(120)]}
     _, preparation = read_logs(polars.DataFrame({"time": stamps, **columns}), {"pump": {"outputs": "flow"}})
-    assert any("1 rows" in doubt and "'2024-13-45 99:99' in row 30" in doubt for doubt in preparation.doubts)
+    assert any("1 row " in doubt and "'2024-13-45 99:99' in row 30" in doubt for doubt in preparation.doubts)

@@ -56,7 +56,7 @@ def test_sqlite(plant: Path, form: str) -> None:
     table = open_query("select * from log", form.format(plant))
     assert table.channels == ("FIC-101.PV", "LI-201.PV")
     assert table.rows == 29  # both values of a minute are bad
-    assert table.notes == (("values of bad quality were read as missing", 2),)
+    assert [(note.name, note.numbers["count"]) for note in table.notes] == [("quality", 2)]
     recording, _ = cf.read_logs(read_sql("select * from log", plant))
     assert recording.names == ("area_1", "area_2")
     assert np.isnan(recording["area_1"].y[3, 0])

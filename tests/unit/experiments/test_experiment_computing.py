@@ -30,7 +30,7 @@ def by_definition(outcome: Outcome) -> dict[str, float]:
     recording = plant.simulate(TINY["steps"], rng=1000 + TINY["run"])
     parts = cf.fit(recording, plant.locals(), method="penalty", rounds=1).parts
     A, B = outcome.array("A"), outcome.array("B")
-    refined = {n: parts[n].client_data(recording[n].y, recording[n].u).refined for n in plant.names}
+    refined = {n: parts[n].estimates(recording[n].y, recording[n].u)[2].refined[:-1] for n in plant.names}
     found = {"server_loss": 0.0, "disentanglement": 0.0}
     for name, other in (plant.names, plant.names[::-1]):
         model, theta, phi = plant.local(name), outcome.array(f"theta/{name}"), outcome.array(f"phi/{name}")
@@ -75,7 +75,7 @@ def test_rounds_that_are_kept_and_runs_that_share_a_start(tiny: Outcome) -> None
     assert run("lagrangian").array("delta_d/unit1")[0] == tiny.array("delta_d/unit1")[0]
     assert run(run=2).array("delta_d/unit1")[0] != tiny.array("delta_d/unit1")[0]
     assert tiny.number("rises") == 0.0
-    assert two_units._rises(np.array([3.0, 4.0, 2.0])) == 0.5
+    assert two_units.rising_share(np.array([3.0, 4.0, 2.0])) == 0.5
 
 
 def test_the_proprietary_loss_and_the_phases_of_the_validation(tiny: Outcome) -> None:
@@ -135,7 +135,7 @@ def test_poles_zeros_and_spectrum_of_the_true_plant(tiny: Outcome) -> None:
 
 def test_the_stationary_point_of_a_larger_plant_has_one_number_not_two() -> None:
     settings = {"units": 3, "outputs": 4, "xi": 20.0, "steps": 400, "table": "M", "run": 0}
-    values = scalability._compute(Task("scalability", settings))
+    values = scalability.Scalability.compute(Task("scalability", settings))
     assert values["converged"] == 1.0
     # r_s = D + phi - Σ B u, and the latter two vanish: L_s = (1 + xi) D
     assert values["server_loss"] == pytest.approx(21 * values["disentanglement"], rel=0.05)

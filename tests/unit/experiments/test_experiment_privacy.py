@@ -6,15 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from experiment_panels import drawn
 from tolerances import EXACT
 
 import counterflow as cf
-from counterflow.paper.augmented import AugmentedModel
+from counterflow.paper.augmented import AugmentedModel, ClientData
 from counterflow.paper.experiments import audit, privacy
 from counterflow.paper.experiments.effects import coupling_error, recorded
-from counterflow.paper.experiments.experiment import Outcome, Request, Task
-from counterflow.paper.experiments.privacy import EXPERIMENT, NONE
+from counterflow.paper.experiments.experiment import Task
+from counterflow.paper.experiments.privacy import NONE, PrivacyResult
 from counterflow.privacy.accounting import gaussian_epsilon
 from counterflow.privacy.clipping import clipped_rows
 from counterflow.protocol import PerturbedStates, StateGradients
@@ -22,7 +21,7 @@ from counterflow.protocol import PerturbedStates, StateGradients
 
 def test_the_published_noise_is_that_of_a_published_private_fit() -> None:
     task = Task("privacy", {"method": "published", "epsilon": 100.0, "run": 0, "steps": 300})
-    values = EXPERIMENT.compute(task)
+    values = PrivacyResult.compute(task)
     plant = cf.random_plant(units=["one", "two"], rng=0)
     privacy = cf.Privacy(100.0, 1e-6, accounting="published", seed=0)
     recording = recorded(plant, 300, 1000, 0.9)
@@ -34,7 +33,8 @@ def test_the_published_noise_is_that_of_a_published_private_fit() -> None:
 
 
 def test_without_privacy_rounds_are_as_many_and_nothing_is_spent() -> None:
-    values = EXPERIMENT.compute(Task("privacy", {"method": "published", "epsilon": NONE, "run": 0, "steps": 200}))
+    task = Task("privacy", {"method": "published", "epsilon": NONE, "run": 0, "steps": 200})
+    values = PrivacyResult.compute(task)
     assert np.asarray(values["server_loss"]).shape == (privacy.ROUNDS,)
     assert values["gaps"] == 0
     assert np.isnan(float(values["spent"]))
@@ -42,7 +42,7 @@ def test_without_privacy_rounds_are_as_many_and_nothing_is_spent() -> None:
 
 def test_the_rigorous_release_is_noised() -> None:
     settings = {"method": "sufficient", "run": 0, "steps": 400}
-    plain, noised = (EXPERIMENT.compute(Task("privacy", {**settings, "epsilon": e})) for e in (NONE, 50.0))
+    plain, noised = (PrivacyResult.compute(Task("privacy", {**settings, "epsilon": e})) for e in (NONE, 50.0))
     assert float(plain["B"]) < 0.1 < float(noised["B"])
 
 
@@ -68,7 +68,8 @@ def test_the_spread_is_the_difference_of_two_draws_of_the_noise() -> None:
         for a, b in (plant.names, plant.names[::-1]):
             gap += float(((one.block(letter, a, b) - other.block(letter, a, b)) ** 2).sum())
             size += float((plant.block(letter, a, b) ** 2).sum())
-    assert EXPERIMENT.compute(Task("privacy", settings))["spread"] == pytest.approx(np.sqrt(gap / 2 / size), rel=EXACT)
+    spread = PrivacyResult.compute(Task("privacy", settings))["spread"]
+    assert spread == pytest.approx(np.sqrt(gap / 2 / size), rel=EXACT)
 
 
 def test_the_audit_follows_what_the_unit_really_sent() -> None:
@@ -84,7 +85,7 @@ def test_the_audit_follows_what_the_unit_really_sent() -> None:
     found = cf.fit(recording, plant.locals(), method="penalty", rounds=6, privacy=privacy, watch=watch)
     bound, part = sent[0].bound, found.parts["one"]
     y, u = (clipped_rows(each, bound)[0] for each in (recording["one"].y, recording["one"].u))
-    rows = audit.followed(AugmentedModel(part.working_model, part.client_data(y, u)), answers)
+    rows = audit.followed(AugmentedModel(part.working_model, ClientData.from_part(part, y, u)), answers)
     assert len(rows) == len(sent) == 6
     for message, means in zip(sent, rows, strict=True):
         noise = np.hstack([message.refined, message.augmented, message.predicted]) - means
@@ -105,72 +106,3 @@ def test_an_audit_of_one_message_is_its_gaussian_epsilon() -> None:
     length = np.sqrt(2 * (states**2).sum() + ((states @ model.A.T) ** 2).sum())
     assert found == pytest.approx(gaussian_epsilon(float(length) / unit.sigma, 1e-6), rel=1e-6)
     assert 0 < found < 1.0
-
-
-def made(**changes: Any) -> list[Outcome]:
-    """Results as the paper would have them."""
-    values: dict[str, Any] = {
-        "B": 0.1, "A": 0.1, "effects": 0.1, "converged": 1.0, "gaps": 0.0, "spent": 1.0,
-        "server_loss": np.geomspace(10, 1, 10), "client_loss": np.linspace(2, 0.9, 10),
-    }  # fmt: skip
-    outcomes = []
-    for task in EXPERIMENT.tasks(Request(quick=True)):
-        own = {"spread": 1 / (1 + task["epsilon"]), "audited": 0.5 * task["epsilon"]}
-        own |= {key: change(task) for key, change in changes.items() if callable(change)}
-        plain = {key: change for key, change in changes.items() if not callable(change)}
-        outcomes.append(Outcome(task, values | own | plain, 0.1))
-    return outcomes
-
-
-AGREEING = ["agrees"] * 4 + ["undecided", "beyond the paper"]  # an audit proves nothing
-
-
-def verdicts(**changes: Any) -> list[str]:
-    return [claim.verdict for claim in EXPERIMENT.claims(made(**changes))]
-
-
-@pytest.mark.parametrize(
-    ("changes", "place"),
-    [
-        ({"server_loss": np.geomspace(1, 10, 10)}, 0),
-        ({"client_loss": np.linspace(0.9, 2, 10)}, 1),
-        ({"spread": lambda task: task["epsilon"]}, 2),
-        ({"B": 0.9}, 3),
-        ({"audited": lambda task: 1.1 * task["epsilon"]}, 4),
-    ],
-)
-def test_a_broken_rule_changes_its_verdict_and_no_other(changes: dict[str, Any], place: int) -> None:
-    assert verdicts() == AGREEING
-    wanted = list(AGREEING)
-    wanted[place] = "does not hold"
-    assert verdicts(**changes) == wanted
-
-
-def test_what_noise_does_to_a_training_is_one_fact() -> None:
-    first, second, *others = EXPERIMENT.claims(made())
-    assert first.fact == second.fact != ""
-    assert first.fact not in {claim.fact for claim in others}
-
-
-def test_plants_that_differ_decide_nothing() -> None:
-    assert (
-        verdicts(spread=lambda task: task["epsilon"] if task["run"] < 2 else 1 / (1 + task["epsilon"]))[2]
-        == "undecided"
-    )
-    few = [o for o in made() if o.task["run"] < 3]
-    assert {claim.verdict for claim in EXPERIMENT.claims(few)} == {"undecided", "beyond the paper"}
-
-
-def test_the_text_follows_from_the_numbers() -> None:
-    def text(**changes: Any) -> str:
-        outcomes = made(**changes)
-        return EXPERIMENT.text(outcomes, EXPERIMENT.claims(outcomes))
-
-    assert "drowns" not in text()
-    assert "At an ε of 100 and below" in text(server_loss=np.geomspace(1, 10, 10))
-    assert "not a guarantee" in text(audited=lambda task: 2 * task["epsilon"])
-
-
-def test_figures_are_drawn() -> None:
-    (figure,) = EXPERIMENT.figures(made(effects=float("nan"))).values()
-    assert len(drawn(figure)) == 4

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from experiment_panels import drawn
+from paper_results import real, real_task
 
 import counterflow as cf
 from counterflow.data.stand_ins import MARK, write_stand_in
 from counterflow.errors import DataError
 from counterflow.paper.experiments import figures, real_plants
 from counterflow.paper.experiments.experiment import Outcome, Request, Task
-from counterflow.paper.experiments.real_plants import EXPERIMENT, STAND_IN, data_files
-
-
-def tiny(dataset: str, **changes: Any) -> Task:
-    settings = {"dataset": dataset, "xi": 10.0, "runs": 2, "rounds": 8, "source": STAND_IN, "rows": 500, "files": []}
-    return Task("real-plants", settings | changes)
+from counterflow.paper.experiments.real_plants import STAND_IN, RealPlants, data_files
 
 
 @pytest.fixture(scope="module")
 def swat() -> Outcome:
-    task = tiny("swat")
-    return Outcome(task, EXPERIMENT.compute(task), 1.0)
+    task = real_task("swat")
+    return Outcome(task, RealPlants.compute(task), 1.0)
 
 
 def test_training_is_the_published_one_on_the_prepared_rows(swat: Outcome) -> None:
@@ -44,19 +39,19 @@ def test_training_is_the_published_one_on_the_prepared_rows(swat: Outcome) -> No
 
 
 def test_every_title_caption_and_claim_of_a_stand_in_says_so(swat: Outcome) -> None:
-    for claim in EXPERIMENT.claims([swat]):
+    for claim in RealPlants([swat]).claims:
         assert claim.verdict == (
             "beyond the paper" if claim.subject.endswith(("client losses", "δd")) else "not comparable"
         )
         assert all(STAND_IN in text for text in (claim.subject, claim.ours, claim.why))
-    for figure in EXPERIMENT.figures([swat]).values():
+    for figure in RealPlants([swat]).figures.values():
         assert STAND_IN in figure.caption.lower()
         assert all(STAND_IN in title for title in drawn(figure))
 
 
 def test_figures_have_the_panels_of_the_papers(swat: Outcome) -> None:
     """Fig. 8: server loss, D, then L_m,a of six clients, then their delta_d; Fig. 7 the same of four."""
-    (figure,) = EXPERIMENT.figures([swat]).values()
+    (figure,) = RealPlants([swat]).figures.values()
     assert figure.paper == "Fig. 8"
     assert len(figure.panels) == 14
     along = [panel.y.split(" ")[0] for panel in figure.panels]
@@ -64,36 +59,36 @@ def test_figures_have_the_panels_of_the_papers(swat: Outcome) -> None:
     assert [label.replace("\\delta d", "d") for label in (panel.y for panel in figure.panels[8:])] == [
         f"$d_{{{k}}}$ (states)" for k in range(1, 7)
     ]
-    assert real_plants.FIGURES == {"hai": "Fig. 7", "swat": "Fig. 8"}
+    assert {name: data.figure for name, data in real_plants.DATA.items()} == {"hai": "Fig. 7", "swat": "Fig. 8"}
 
 
 def test_own_files_are_read_and_not_called_stand_ins(tmp_path: Path) -> None:
     files = write_stand_in("hai", "21.03", tmp_path, rows=600)
     request = Request(quick=True, hai=tmp_path)
-    (given, _) = EXPERIMENT.tasks(request)
+    (given, _) = RealPlants.tasks(request)
     assert given["source"].startswith(STAND_IN), "generated files stay stand-ins, whoever gives them"
     (tmp_path / MARK).unlink()  # as the real ones would be
-    hai, other = EXPERIMENT.tasks(request)
+    hai, other = RealPlants.tasks(request)
     assert hai["source"] == "files"
     assert other["source"] == STAND_IN
     assert hai["files"] == [str(path.resolve()) for path in files if "train" in path.name]
     mine = Task("real-plants", {**hai.settings, "rounds": 5, "runs": 1, "rows": 500})
-    outcome = Outcome(mine, EXPERIMENT.compute(mine), 1.0)
+    outcome = Outcome(mine, RealPlants.compute(mine), 1.0)
     assert outcome.number("rows") == 500
-    for claim in EXPERIMENT.claims([outcome]):
+    for claim in RealPlants([outcome]).claims:
         assert STAND_IN not in claim.subject + claim.ours + claim.why
         assert claim.verdict in ("agrees", "does not hold")
-    assert EXPERIMENT.options([outcome]) == (f"--hai {mine['files'][0]}",)
-    (figure,) = EXPERIMENT.figures([outcome]).values()
+    assert RealPlants([outcome]).options == (f"--hai {mine['files'][0]}",)
+    (figure,) = RealPlants([outcome]).figures.values()
     assert STAND_IN not in figure.caption.lower() + "".join(panel.title for panel in figure.panels)
 
 
 def test_other_contents_are_another_task(tmp_path: Path) -> None:
     file = tmp_path / "swat.csv"
     file.write_text("Timestamp,FIT101,LIT101\n")
-    before = EXPERIMENT.tasks(Request(swat=file))[1]
+    before = RealPlants.tasks(Request(swat=file))[1]
     file.write_text("Timestamp, FIT101,LIT101,MV101\n")
-    after = EXPERIMENT.tasks(Request(swat=file))[1]
+    after = RealPlants.tasks(Request(swat=file))[1]
     assert before["files"] == after["files"] == [str(file.resolve())]
     assert before["digest"] != after["digest"]
 
@@ -117,84 +112,23 @@ def test_files_of_another_kind_are_refused_before_anything_is_computed(
 ) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(DataError, match=words) as caught:
-        EXPERIMENT.tasks(Request(**{dataset: tmp_path / name}))  # type: ignore[arg-type]
+        RealPlants.tasks(Request(**{dataset: tmp_path / name}))  # type: ignore[arg-type]
     assert f"--{dataset}" in str(caught.value)
 
 
-def made(dataset: str = "hai", **changes: Any) -> Outcome:
-    """A run on files in which everything is as the paper says."""
-    values: dict[str, Any] = {
-        "units": "P1, P2", "sizes": "", "rows": 100.0, "energy": 1.0, "round": np.array([1.0, 36.0, 300.0]),
-        "server_loss": np.array([[100.0, 2.0, 1.0]]), "disentanglement": np.array([[10.0, 0.2, 0.1]]),
-        "rises": np.zeros(1), "rises/D": np.zeros(1),
-    }  # fmt: skip
-    for name in ("P1", "P2"):
-        values |= {f"client_loss/{name}": np.array([[2.0, 1.0, 0.9]]), f"proprietary_loss/{name}": 1.0}
-        values[f"outputs/{name}"] = 10.0
-        values[f"delta_d/{name}"] = np.array([[1.0, 0.1, 0.01]])
-    return Outcome(tiny(dataset, source="files", files=["/here/a train.csv", "/here/b.csv"]), values | changes, 0.1)
-
-
-@pytest.mark.parametrize(
-    ("changes", "place"),
-    [
-        ({"server_loss": np.array([[100.0, 60.0, 1.0]])}, 0),
-        ({"rises": np.array([0.2])}, 1),
-        ({"rises/D": np.array([0.2])}, 2),
-        ({"client_loss/P2": np.array([[9.0, 9.0, 1.1]]), "proprietary_loss/P2": 5.0}, 3),
-        ({"delta_d/P2": np.array([[1.0, 0.5, 0.4]])}, 4),
-    ],
-)
-def test_a_broken_rule_changes_its_verdict_and_no_other(changes: dict[str, Any], place: int) -> None:
-    assert [claim.verdict for claim in EXPERIMENT.claims([made()])] == ["agrees"] * 5
-    wanted = ["agrees"] * 5
-    wanted[place] = "does not hold"
-    assert [claim.verdict for claim in EXPERIMENT.claims([made(**changes)])] == wanted
-
-
 def test_each_data_set_has_its_own_sentences_of_the_paper() -> None:
-    hai, swat = (EXPERIMENT.claims([made(dataset)]) for dataset in ("hai", "swat"))
+    hai, swat = (RealPlants([real(dataset)]).claims for dataset in ("hai", "swat"))
     assert not {claim.paper for claim in hai} & {claim.paper for claim in swat}
     told = {claim.subject.partition(": ")[2]: claim.verdict for claim in swat}
     assert told["client losses"] == told["δd"] == "beyond the paper", "its text does not speak of them"
 
 
-def test_constraints_of_swat_are_said_of_d() -> None:
-    def verdict(**changes: Any) -> str:
-        (found,) = (c for c in EXPERIMENT.claims([made("swat", **changes)]) if c.subject.endswith("constraints"))
-        return found.verdict
-
-    assert verdict(disentanglement=np.array([[10.0, 0.2, 0.05]])) == "agrees"
-    assert verdict(disentanglement=np.array([[10.0, 9.0, 8.0]])) == "does not hold"
-    large = {"disentanglement": np.array([[10.0, 0.2, 0.05]]), "delta_d/P1": np.array([[1.0, 1.0, 1.0]])}
-    assert verdict(**large) == "agrees", "whatever delta_d is"
-
-
-def test_small_residuals_are_not_those_below_the_baseline() -> None:
-    small = {"client_loss/P2": np.array([[2.0, 1.0, 0.9]]), "proprietary_loss/P2": 0.8}
-    found = EXPERIMENT.claims([made(**small)])[3]
-    assert found.verdict == "agrees", "small, and larger than the proprietary one"
-    assert "P2 -12 %" in found.ours or "P2 -13 %" in found.ours
-    assert "P2 0.09" in found.ours
-
-
-def test_runs_that_differ_decide_nothing() -> None:
-    scattered = {
-        key: np.repeat(value, 3, axis=0)
-        for key, value in made().values.items()
-        if isinstance(value, np.ndarray) and key != "round"
-    }
-    scattered["rises"] = np.array([0.0, 0.0, 0.025])
-    verdicts = [claim.verdict for claim in EXPERIMENT.claims([made(**scattered)])]
-    assert verdicts == ["agrees", "undecided", "agrees", "agrees", "agrees"]
-
-
 def test_the_command_to_repeat_names_the_files() -> None:
-    assert EXPERIMENT.options([made("swat")]) == ("--swat /here",)
-    assert EXPERIMENT.options([Outcome(tiny("hai"), {}, 0.1)]) == ()
+    assert RealPlants([real("swat")]).options == ("--swat /here",)
+    assert RealPlants([Outcome(real_task("hai"), {}, 0.1)]).options == ()
 
 
 def test_the_server_is_in_the_legend(swat: Outcome) -> None:
-    (figure,) = EXPERIMENT.figures([swat]).values()
+    (figure,) = RealPlants([swat]).figures.values()
     (legend,) = figures.compose(figure).legends
     assert next(text.get_text() for text in legend.get_texts()) == "server"

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from counterflow.paper.experiments import figures as drawing
-from counterflow.paper.experiments import page as report_page
-from counterflow.paper.experiments.experiment import VERDICTS, Claim, Experiment, Outcome, Outcomes, Task, Verdict
+from counterflow.paper.experiments import report as report_page
+from counterflow.paper.experiments.experiment import Claim, Experiment, Outcome, Task
 from counterflow.paper.experiments.figures import Drawing, Panel
+from counterflow.paper.experiments.verdicts import VERDICTS, Verdict
 
 CLAIMS = tuple(
     Claim(f"subject {k} <b>", f"paper {k} | bar", f"ours {k} & more", verdict, f"Rule: {k} > 1.")
@@ -23,7 +24,7 @@ X = np.geomspace(1, 1000, 30)
 TEXT = f"2 outcomes, {len(VERDICTS)} <claims>."
 
 
-def figures(_: Outcomes) -> dict[str, Drawing]:
+def figures() -> dict[str, Drawing]:
     losses = [drawing.band(X, [1 / X, 2 / X], "penalty <method>", 0), drawing.band(X, 3 / X, "baseline", 1)]
     sizes = [drawing.points([2, 4, 8], [[1.0, 2.0, 3.0], [2.0, 3.0, 4.0]], "penalty <method>", 0)]
     second = Panel("Sizes", sizes, "size", "loss", log_x=[2, 4, 8])
@@ -40,21 +41,31 @@ def axes_of(*curves: drawing.Curve, **axis: Any) -> Any:
     return axes
 
 
-EXPERIMENT = Experiment(
-    "fake", "A title: with <marks>", "Table 7", "Why?", lambda _: (), lambda _: {}, figures, lambda _: CLAIMS,
-    choices=("we chose 3 < 4",), text=lambda outcomes, claims: f"{len(outcomes)} outcomes, {len(claims)} <claims>.",
-    options=lambda _: ("--hai 'my files'",),
-)  # fmt: skip
+class Fake(Experiment):
+    name, title, paper, question = "fake", "A title: with <marks>", "Table 7", "Why?"
+    choices, text, options = ("we chose 3 < 4",), TEXT, ("--hai 'my files'",)
+
+    def judge(self) -> tuple[Claim, ...]:
+        return CLAIMS
+
+    def draw(self) -> dict[str, Drawing]:
+        return figures()
+
+
+def of_claims(*claims: Claim) -> Experiment:
+    """With these claims and no figures."""
+    made = Fake([])
+    made.claims, made.figures = claims, {}
+    return made
 
 
 @pytest.fixture(scope="module")
-def chapters() -> list[report_page.Chapter]:
-    outcomes = [Outcome(Task("fake", {"seed": k}), {}, 1.25) for k in range(2)]
-    return [report_page.chapter(EXPERIMENT, outcomes)]
+def chapters() -> list[Experiment]:
+    return [Fake([Outcome(Task("fake", {"seed": k}), {}, 1.25) for k in range(2)])]
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory, chapters: list[report_page.Chapter]) -> Path:
+def written(tmp_path_factory: pytest.TempPathFactory, chapters: list[Experiment]) -> Path:
     folder = tmp_path_factory.mktemp("report")
     report_page.write(chapters, folder, quick=True)
     return folder
@@ -95,11 +106,11 @@ def test_the_page_needs_nothing_else_and_has_no_markup_of_the_data(written: Path
 
 
 def test_figures_are_there_in_three_formats_and_do_not_change(
-    written: Path, chapters: list[report_page.Chapter], tmp_path: Path
+    written: Path, chapters: list[Experiment], tmp_path: Path
 ) -> None:
     names = {path.name for path in (written / "figures").iterdir()}
     assert names == {f"{name}.{ending}" for name in ("losses", "alone") for ending in ("svg", "pdf", "png")}
-    again = drawing.files(chapters[0].drawings["losses"])
+    again = drawing.files(chapters[0].figures["losses"])
     for ending, content in again.items():
         assert (written / "figures" / f"losses.{ending}").read_bytes() == content, ending
     width, height = (int.from_bytes(again["png"][k : k + 4], "big") for k in (16, 20))
@@ -108,10 +119,10 @@ def test_figures_are_there_in_three_formats_and_do_not_change(
 
 
 def test_a_narrow_figure_has_its_panels_below_one_another() -> None:
-    figure = drawing.compose(figures([])["losses"], narrow=True)
+    figure = drawing.compose(figures()["losses"], narrow=True)
     first, second = (axes.get_position() for axes in figure.axes)
     assert first.y0 > second.y1
-    wide = drawing.compose(figures([])["losses"])
+    wide = drawing.compose(figures()["losses"])
     first, second = (axes.get_position() for axes in wide.axes)
     assert first.x1 < second.x0
     assert [axes.get_title(loc="left") for axes in wide.axes] == ["(a) Losses", "(b) Sizes"]
@@ -147,16 +158,16 @@ def test_bars_may_stand_beside_one_another() -> None:
     np.testing.assert_allclose(axes.lines[0].get_xdata(), [2.1, 4.2])
 
 
-def test_verdicts_are_counted(written: Path, chapters: list[report_page.Chapter]) -> None:
+def test_verdicts_are_counted(written: Path, chapters: list[Experiment]) -> None:
     assert report_page.counts(chapters) == dict.fromkeys(VERDICTS, 1)
     for report in ((written / "report.html").read_text(), (written / "report.md").read_text()):
         assert f"Verdicts: {', '.join(f'1 {verdict}' for verdict in VERDICTS)}." in report
 
 
 def test_claims_about_one_fact_count_once() -> None:
-    def chapter(*verdicts: Verdict) -> report_page.Chapter:
+    def chapter(*verdicts: Verdict) -> Experiment:
         claims = tuple(Claim(f"{k}", "", "", verdict, "", "one fact") for k, verdict in enumerate(verdicts))
-        return report_page.Chapter(EXPERIMENT, (*claims, Claim("alone", "", "", "agrees", "")), {}, 1, 1.0)
+        return of_claims(*claims, Claim("alone", "", "", "agrees", ""))
 
     chapters = [chapter("does not hold", "does not hold"), chapter("does not hold")]
     found = {verdict: count for verdict, count in report_page.counts(chapters).items() if count}
@@ -164,13 +175,13 @@ def test_claims_about_one_fact_count_once() -> None:
     text = report_page.markdown(chapters, quick=False)
     assert "Verdicts: 2 agrees, 1 does not hold." in text
     assert "count once for each kind of verdict among them (one fact: 3 claims)." in text
-    assert "counterflow reproduce fake\n" in text
+    assert "counterflow reproduce fake --hai 'my files'\n" in text
 
 
 def test_every_kind_of_verdict_of_one_fact_counts_once() -> None:
     verdicts: tuple[Verdict, ...] = ("does not hold", "undecided", "undecided")
     claims = tuple(Claim(f"{k}", "", "", verdict, "", "one fact") for k, verdict in enumerate(verdicts))
-    chapters = [report_page.Chapter(EXPERIMENT, claims, {}, 1, 1.0)]
+    chapters = [of_claims(*claims)]
     found = {verdict: count for verdict, count in report_page.counts(chapters).items() if count}
     assert found == {"does not hold": 1, "undecided": 1}
 

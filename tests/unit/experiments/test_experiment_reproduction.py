@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +11,32 @@ import pytest
 
 from counterflow.errors import StorageError
 from counterflow.paper import experiments
-from counterflow.paper.experiments import page, reproduction
+from counterflow.paper.experiments import report
 from counterflow.paper.experiments.experiment import Claim, Experiment, Outcome, Request, Task
 from counterflow.paper.experiments.store import Store
 
 NAMES = ("first", "second", "third")
 
 
-def fake(name: str, revision: int = 1) -> Experiment:
-    def tasks(request: Request) -> tuple[Task, ...]:
-        files = [str(request.hai)] if request.hai else []
-        return tuple(Task(name, {"run": k, "files": files if name == "third" else []}) for k in range(2))
+def fake(chosen: str, number: int = 1) -> type[Experiment]:
+    class Fake(Experiment):
+        name = title = chosen
+        paper = question = text = ""
+        choices, revision = (), number
 
-    def claims(outcomes: Sequence[Outcome]) -> tuple[Claim, ...]:
-        return (Claim(name, "", f"{sum(o.number('value') for o in outcomes):g}", "agrees", ""),)
+        @staticmethod
+        def tasks(request: Request) -> tuple[Task, ...]:
+            files = [str(request.hai)] if request.hai else []
+            return tuple(Task(chosen, {"run": k, "files": files if chosen == "third" else []}) for k in range(2))
 
-    return Experiment(
-        name, name, "", "", tasks, lambda task: {"value": float(task["run"])}, lambda _: {}, claims, revision=revision,
-        options=lambda outcomes: tuple(f"--hai {f}" for f in outcomes[0].task["files"]),
-    )  # fmt: skip
+        def judge(self) -> list[Claim]:
+            return [Claim(chosen, "", f"{self.of('value').sum():g}", "agrees", "")]
+
+        @property
+        def options(self) -> tuple[str, ...]:
+            return tuple(f"--hai {file}" for file in self.outcomes[0].task["files"])
+
+    return Fake
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +55,7 @@ def command(folder: Path, *names: str, quick: bool = False, hai: Path | None = N
             outcome = Outcome(task, {"value": float(task["run"])}, 0.1)
             store.save(outcome)
             found[store.key(task)] = outcome
-    return [each.experiment.name for each in reproduction.assemble(store, asked, request, found)]
+    return [each.name for each in report.assemble(store, asked, request, found)]
 
 
 def test_a_second_command_extends_the_report_in_the_fixed_order(tmp_path: Path) -> None:
@@ -66,7 +72,7 @@ def test_only_complete_results_of_the_same_kind_are_shown(tmp_path: Path, monkey
     store.save(Outcome(fake("second").tasks(Request())[0], {"value": 0.0}, 0.1))
     assert command(tmp_path, "third") == ["third"], "quick results, and half of the results, are none"
     assert command(tmp_path, "third", quick=True) == ["first", "third"]
-    monkeypatch.setattr(experiments, "named", lambda name: fake(name, revision=2 if name == "first" else 1))
+    monkeypatch.setattr(experiments, "named", lambda name: fake(name, 2 if name == "first" else 1))
     assert command(tmp_path, "third", quick=True) == ["third"], "nor are those of another revision"
 
 
@@ -84,18 +90,18 @@ def test_own_files_of_an_earlier_command_stay_in_the_report(tmp_path: Path) -> N
 def test_two_commands_at_once_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that comes second waits for the first, and finds its results."""
     context = multiprocessing.get_context("fork")
-    begun, write = context.Event(), page.write
+    begun, write = context.Event(), report.write
 
     def slowly(*arguments: Any) -> Any:
         begun.set()
         time.sleep(0.3)
         return write(*arguments)
 
-    monkeypatch.setattr(page, "write", slowly)
+    monkeypatch.setattr(report, "write", slowly)
     other = context.Process(target=command, args=(tmp_path, "second"))
     other.start()
     assert begun.wait(30)
-    monkeypatch.setattr(page, "write", write)
+    monkeypatch.setattr(report, "write", write)
     assert command(tmp_path, "first") == ["first", "second"]
     other.join(30)
     assert other.exitcode == 0
@@ -106,5 +112,5 @@ def test_two_commands_at_once_lose_nothing(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="Choose another place"), reproduction.alone(tmp_path / "file"):
+    with pytest.raises(StorageError, match="Choose another place"), report.alone(tmp_path / "file"):
         pass

@@ -53,10 +53,10 @@ def test_modules_cite_the_equations_that_they_implement() -> None:
     """h_a, ĥ_a, r_a; the chain rule; the clients' steps; h_s, r_s and L_s; Q3."""
     package = "src/counterflow"
     for path, cited in {
-        f"{package}/methods/published/augmented.py": ("Eqs. (4)-(6)", "Eqs. (7)-(8)", "Eq. (12)"),
-        f"{package}/methods/published/unit.py": ("Eqs. (9)-(10)",),
-        f"{package}/methods/published/couplings.py": ("Eqs. (11)-(13)", "Lemma A.8"),
-        f"{package}/methods/published/contraction.py": ("Assumptions A.3 and A.4", "Lemma A.6"),
+        f"{package}/paper/augmented.py": ("Eqs. (4)-(6)", "Eqs. (7)-(8)", "Eq. (12)"),
+        f"{package}/paper/unit.py": ("Eqs. (9)-(10)",),
+        f"{package}/paper/couplings.py": ("Eqs. (11)-(13)", "Lemma A.8"),
+        f"{package}/paper/contraction.py": ("Assumptions A.3 and A.4", "Lemma A.6"),
         f"{package}/questions/aggregate.py": ("Eq. (20)",),
     }.items():
         text = (ROOT / path).read_text(encoding="utf-8")

@@ -52,7 +52,7 @@ def test_swat_variables_are_kept_from_a_correlation_of_three_tenths(tmp_path: Pa
 def test_swat_is_truncated_to_the_first_30000_samples(tmp_path: Path) -> None:
     path = swat_file(tmp_path, ROWS + 7, {"PIT201": 0.9})
     assert prepare_swat([path]).recording.rows == ROWS
-    (task,) = (each for each in real_plants._tasks(Request(swat=path)) if each["dataset"] == "swat")
+    (task,) = (each for each in real_plants.RealPlants.tasks(Request(swat=path)) if each["dataset"] == "swat")
     assert task["rows"] == ROWS
     assert real_plants.prepared(task).rows == ROWS
 
@@ -89,7 +89,7 @@ def test_the_synthetic_system_has_the_papers_sizes() -> None:
 
 def test_ten_monte_carlo_runs_and_one_of_swat() -> None:
     assert len({task["run"] for task in two_units.runs(Request())}) == 10
-    runs = {task["dataset"]: task["runs"] for task in real_plants._tasks(Request())}
+    runs = {task["dataset"]: task["runs"] for task in real_plants.RealPlants.tasks(Request())}
     assert runs == {"hai": 10, "swat": 1}
 
 

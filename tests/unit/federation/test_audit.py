@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import sqlite3
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -41,74 +40,30 @@ def test_records_are_a_chain(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", range(1, 5))
-@pytest.mark.parametrize("how", ["change", "remove", "double", "swap"])
-def test_the_first_broken_record_is_found(how: str, number: int, tmp_path: Path) -> None:
+def test_the_first_broken_record_is_found(number: int, tmp_path: Path) -> None:
     path = tmp_path / FILE
     written(path)
     connection = sqlite3.connect(path, isolation_level=None)
-    with pytest.raises(sqlite3.Error, match="only ever added"):
-        connection.execute("DELETE FROM audit")
-    schema = connection.execute("SELECT sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
-    for verb in ("update", "delete"):  # somebody who means it
-        connection.execute(f"DROP TRIGGER audit_no_{verb}")
-    other = number % 4 + 1
-    match how:
-        case "change":
-            connection.execute("UPDATE audit SET content = replace(content, 'j', 'k') WHERE number = ?", (number,))
-        case "remove":
-            connection.execute("DELETE FROM audit WHERE number = ?", (number,))
-        case "double":
-            copied = "SELECT kind, content, seal FROM audit WHERE number = ?"
-            connection.execute(f"UPDATE audit SET (kind, content, seal) = ({copied}) WHERE number = ?", (number, other))
-        case "swap":
-            for old, new in ((number, 99), (other, number), (99, other)):
-                connection.execute("UPDATE audit SET number = ? WHERE number = ?", (new, old))
-    for (statement,) in schema:
-        connection.execute(statement)
+    (trigger,) = connection.execute("SELECT sql FROM sqlite_master WHERE name = 'audit_no_update'").fetchone()
+    connection.execute("DROP TRIGGER audit_no_update")  # somebody who means it
+    connection.execute("UPDATE audit SET content = replace(content, 'j', 'k') WHERE number = ?", (number,))
+    connection.execute(trigger)
     connection.close()
     found = verify(path)
-    first = {"double": other, "swap": min(number, other)}.get(how, number)
-    # at the end the head tells at once that a row is missing or another; then nothing is counted as in order
-    assert found.broken in (1, first)
+    assert (found.records, found.broken) == (number - 1, number)
     assert found.reason
     with pytest.raises(StorageError) as damaged:
         Audit(path)
     assert damaged.value.code == "damaged"
 
 
-def test_a_log_that_becomes_shorter_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / FILE
-    written(path)
-    with Audit(path) as audit:
-        connection = sqlite3.connect(path, isolation_level=None)
-        connection.execute("DROP TRIGGER audit_no_delete")
-        connection.execute("DELETE FROM audit WHERE number > 1")
-        connection.close()
-        with pytest.raises(StorageError, match="not any more"):
-            audit.write("approved")
-
-
-def _write_many(path: Path, name: str) -> None:
-    with Audit(path) as audit:
-        for k in range(20):
-            audit.write("approved", job=name, sha256=str(k))
-
-
-def test_writers_of_several_processes_take_turns(tmp_path: Path) -> None:
-    path = tmp_path / FILE
-    context = multiprocessing.get_context("spawn")
-    writers = [context.Process(target=_write_many, args=(path, name)) for name in ("a", "b")]
-    with Audit(path) as audit:
-        for writer in writers:
-            writer.start()
-        for k in range(20):
-            audit.write("approved", job="c", sha256=str(k))
-        for writer in writers:
-            writer.join()
-            assert writer.exitcode == 0
-        assert verify(path).records == 60
-        assert verify(path).broken is None
-        assert all(audit.approved(job, "19") for job in "abc"), "what others wrote is seen"
+def test_what_other_processes_write_is_seen(tmp_path: Path) -> None:
+    with Audit(tmp_path / FILE) as audit, Audit(tmp_path / FILE) as other:
+        other.write("approved", job="j", sha256="a")
+        other.write("left", job="j", sha256="b")
+        assert audit.approved("j", "a")
+        assert audit.has_left("b", "j")
+        assert not audit.has_left("b", "k")
 
 
 def test_clocks_that_go_backwards_change_nothing(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def plant(tmp_path: Path) -> PlantFolder:
     made = PlantFolder(folder, "waterworks", "SHA256:" + "0" * 64, "boiler", "owner", None)
     made.site.bind(RECORDING, PLANT.local("boiler"), default_policy("boiler"), "2026-01-01 06:00:00")
     made._open_budget(3.0)
-    made._write()
+    made.write()
     release(made, "one")
     return made
 

@@ -28,7 +28,7 @@ BEGINNING = ROWS.server(TASK)
 
 def snapshot() -> tuple[dict[str, Any], list[bytes]]:
     state = replace(BEGINNING, said=MappingProxyType({"a": MESSAGE}))
-    table, pieces = checkpoint.kept(state, np.array([[np.inf, 1 / 3]]))
+    table, pieces = checkpoint.snapshot(state, np.array([[np.inf, 1 / 3]]))
     return json.loads(json.dumps(table, allow_nan=False)), pieces
 
 
@@ -36,7 +36,7 @@ def of_finished() -> tuple[dict[str, Any], list[bytes]]:
     """A snapshot that keeps what only a release of rows with models has found."""
     shared = SharedRecord.from_messages([MESSAGE])
     found = Estimated(ONE, ONE, ONE, 0.0, 1, True, 0.0)
-    table, pieces = checkpoint.kept(replace(BEGINNING, memory=Maximum(shared, found)), np.zeros((0, 0)))
+    table, pieces = checkpoint.snapshot(replace(BEGINNING, memory=Maximum(shared, found)), np.zeros((0, 0)))
     return json.loads(json.dumps(table, allow_nan=False)), pieces
 
 

@@ -17,7 +17,7 @@ from counterflow.federation import Audit, Job
 from counterflow.federation import job_gate as gate
 from counterflow.federation.job import QUESTIONS
 from counterflow.federation.refusal import Refusal
-from counterflow.federation.sites import party
+from counterflow.federation.sites.plant_folder import PlantFolder
 from counterflow.federation.sites.site import PlantSite
 from counterflow.privacy import Ledger, ledger_path
 
@@ -43,7 +43,7 @@ def site(tmp_path: Path) -> PlantSite:
     """A plant's folder, as far as jobs are concerned."""
     made = PlantSite("boiler", tmp_path / "boiler-site")
     made.bind(RECORDING, PLANT.local("boiler"), POLICY)
-    party.write(made.home, party.PLANT, "waterworks", "SHA256:AA", "boiler", "owner", "")
+    PlantFolder(made.home, "waterworks", "SHA256:AA", "boiler", "owner", None).write()
     Ledger.create(ledger_path(made.home / "budgets", "boiler"), "boiler", 3.0, 1e-6).close()
     return made
 

@@ -30,16 +30,21 @@ def record(rng, m, T, mean=0.0, start=None):
     h[0] = mean if start is None else start
     for t in range(1, T + 1):
         h[t] = m.A @ h[t - 1] + m.B @ u[t - 1] + w[t - 1]
-    R = m.R if m.R.ndim == 2 and m.R.shape == (len(m.C), len(m.C)) else np.eye(len(m.C))
-    y = h @ m.C.T + rng.multivariate_normal(np.zeros(len(m.C)), R, size=T + 1, method="eigh")
+    y = h @ m.C.T + rng.multivariate_normal(np.zeros(len(m.C)), m.R, size=T + 1, method="eigh")
     return y, u, h
 
 
-def noise_of(m, t):
-    D = len(m.C)
-    if m.R.shape == (D, D):
-        return m.R
-    return np.diag(m.R[t]) if m.R.ndim == 2 else m.R[t]
+def covariances(result):
+    """Predicted and filtered covariances (T+1, P, P) of every row, from the runs of a filter."""
+    predicted, filtered = np.empty((2, len(result.filtered), *result.runs[0].filtered.shape))
+    for run in result.runs:
+        rows = slice(run.start, run.stop)
+        predicted[rows] = run.predicted
+        filtered[rows] = run.filtered
+        if hasattr(run, "said"):  # each row its own
+            V = run.predicted - run.predicted @ run.said @ run.predicted
+            filtered[rows] = (V + V.transpose(0, 2, 1)) / 2
+    return predicted, filtered
 
 
 def plain_loop(y, u, m, mean, cov):
@@ -56,7 +61,7 @@ def plain_loop(y, u, m, mean, cov):
         out.predicted[t], out.predicted_covariance[t] = mean, cov
         seen = ~np.isnan(y[t])
         if seen.any():
-            C, R = m.C[seen], noise_of(m, t)[np.ix_(seen, seen)]
+            C, R = m.C[seen], m.R[np.ix_(seen, seen)]
             S = C @ cov @ C.T + R
             K = np.linalg.solve(S, C @ cov).T
             e = y[t, seen] - C @ mean
@@ -89,7 +94,6 @@ def plain_smoother(out, m):
 def dense(y, u, m, mean, cov):
     """Smoothed means and covariances of all rows and the log-likelihood, from one joint Gaussian."""
     rows, P = len(y), len(m.A)
-    D = len(m.C)
     centre = np.empty((rows, P))
     joint = np.zeros((rows, P, rows, P))
     for t in range(rows):
@@ -100,11 +104,8 @@ def dense(y, u, m, mean, cov):
             joint[s, :, t] = joint[t, :, s].T
     joint = joint.reshape(rows * P, rows * P)
     big_C = np.kron(np.eye(rows), m.C)
-    big_R = np.zeros((rows, D, rows, D))
-    for t in range(rows):
-        big_R[t, :, t] = noise_of(m, t)
     seen = ~np.isnan(y).ravel()
-    big_C, big_R = big_C[seen], big_R.reshape(rows * D, rows * D)[np.ix_(seen, seen)]
+    big_C, big_R = big_C[seen], np.kron(np.eye(rows), m.R)[np.ix_(seen, seen)]
     S = big_C @ joint @ big_C.T + big_R
     e = y.ravel()[seen] - big_C @ centre.ravel()
     gain = np.linalg.solve(S, big_C @ joint).T

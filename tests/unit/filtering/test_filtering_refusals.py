@@ -7,7 +7,7 @@ import pytest
 from tolerances import EXACT
 
 from counterflow.errors import CounterflowError, DataError, ModelError, UnstableError
-from counterflow.filtering import forecast, kalman_filter, log_likelihood, rts_smoother
+from counterflow.filtering import kalman_filter, rts_smoother
 
 GOOD = {
     "y": np.zeros((6, 3)),
@@ -51,18 +51,14 @@ BAD = [
     ("R", np.eye(2), ModelError, "R must have shape"),
     ("R", np.diag([1.0, 1.0, 0.0]), ModelError, "R must be positive definite"),
     ("R", np.ones((3, 3)), ModelError, "R must be positive definite"),
-    ("R", np.zeros((6, 3)), ModelError, "R must hold positive variances"),
-    ("R", np.zeros((6, 3, 3)), ModelError, "R must be positive definite"),
-    ("R", np.ones((6, 3, 3)), ModelError, "R must be positive definite"),
-    ("R", np.tile(np.eye(3) + np.triu(np.full((3, 3), 0.1), 1), (6, 1, 1)), ModelError, "R must be symmetric"),
+    ("R", np.ones((6, 3)), ModelError, "R must have shape"),
 ]
 
 
 @pytest.mark.parametrize(("name", "value", "error", "text"), BAD)
 def test_bad_argument_is_named(name, value, error, text):
-    for function in (kalman_filter, log_likelihood):
-        with pytest.raises(error, match=text):
-            function(**{**GOOD, name: value})
+    with pytest.raises(error, match=text):
+        kalman_filter(**{**GOOD, name: value})
 
 
 @pytest.mark.parametrize(
@@ -110,16 +106,9 @@ def test_unobserved_unstable_state_overflows_with_a_reason():
         kalman_filter(**model, initial_covariance=np.zeros((2, 2)))
 
 
-def test_smoother_and_forecast_refuse():
+def test_the_smoother_refuses():
     result = kalman_filter(**GOOD)
     with pytest.raises(ModelError, match=r"A must have shape \(2, 2\)"):
         rts_smoother(result, np.eye(3))
     with pytest.raises(ModelError, match="Q must be given"):
         rts_smoother(result, GOOD["A"], covariances=True)
-    rest = [GOOD[name] for name in "ABCQR"]
-    with pytest.raises(DataError, match="u_future must have shape"):
-        forecast(np.zeros(2), np.eye(2), np.zeros((3, 2)), *rest)
-    with pytest.raises(DataError, match="mean must be finite"):
-        forecast(np.full(2, np.nan), np.eye(2), np.zeros((3, 1)), *rest)
-    with pytest.raises(UnstableError, match="overflows"):
-        forecast(np.ones(2), np.eye(2), np.zeros((500, 1)), 10 * np.eye(2), *rest[1:])

@@ -10,7 +10,7 @@ from tolerances import ITERATIVE, LONG
 
 from counterflow.errors import UnstableError
 from counterflow.filtering import compress, steady_state
-from counterflow.filtering.initial import lyapunov
+from counterflow.filtering.covariances import lyapunov
 
 
 def step(X, A, C, Q, R):

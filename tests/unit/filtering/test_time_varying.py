@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from filter_twins import covariances
 from tolerances import EXACT, LONG
 
 from counterflow.errors import DataError, ModelError
-from counterflow.filtering import kalman_filter, log_likelihood, rts_smoother
+from counterflow.filtering import kalman_filter, rts_smoother
 from counterflow.filtering.time_varying import conditioned, predicted_covariances, recurrence
 
 
@@ -54,8 +55,8 @@ def backward(found, A):
 
 
 @pytest.mark.parametrize("kind", ["usual", "slow", "unit root", "nothing", "no Q"])
-@pytest.mark.parametrize("n", [33, 64, 97, 1000])
-@pytest.mark.parametrize(("P", "r"), [(1, 1), (3, 2), (3, 3), (5, 1)])
+@pytest.mark.parametrize("n", [33, 97, 1000])
+@pytest.mark.parametrize(("P", "r"), [(1, 1), (3, 2), (5, 1)])
 def test_covariances_are_those_of_a_plain_loop(n, P, r, kind):
     rng = np.random.default_rng(n + P)
     C, A, Q = rows(rng, n, P, r, kind)
@@ -111,16 +112,11 @@ def test_a_filter_whose_C_changes_is_that_of_a_plain_loop(n, kind):
     found, value = loop(seen, np.nan_to_num(s), u @ B.T, A, Q, mean, start)
     smoothed, covariance = backward(found, A)
     given = {"initial_mean": mean, "initial_covariance": start}
-    result = kalman_filter(s, u, A, B, C, Q, np.eye(2), **given, covariances=True)
+    result = kalman_filter(s, u, A, B, C, Q, np.eye(2), **given)
     value -= 0.5 * np.isfinite(s).sum() * np.log(2 * np.pi)
     assert result.log_likelihood == pytest.approx(value, rel=LONG)
-    assert log_likelihood(s, u, A, B, C, Q, np.eye(2), **given) == pytest.approx(value, rel=LONG)
-    for ours, theirs in (
-        (result.predicted, found["p"]),
-        (result.filtered, found["x"]),
-        (result.predicted_covariance, found["X"]),
-        (result.filtered_covariance, found["V"]),
-    ):
+    for ours, name in zip((result.predicted, result.filtered, *covariances(result)), "pxXV", strict=True):
+        theirs = found[name]
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=LONG * np.abs(theirs).max())
     np.testing.assert_allclose(result.final_covariance, found["V"][-1], rtol=0, atol=LONG * np.abs(found["V"]).max())
     smooth = rts_smoother(result, A, Q, covariances=True, sums=True)

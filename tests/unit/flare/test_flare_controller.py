@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from loopback import Federation
 from tolerances import EXACT
 
 import counterflow as cf
@@ -24,9 +25,11 @@ from counterflow.exchange.task import UnitData
 from counterflow.federation import Job, Policy
 from counterflow.federation.flare import controller, envelope, jobs
 from counterflow.federation.flare.controller import CoordinatorController
+from counterflow.federation.flare.filter import CANNOT
 from counterflow.federation.flare.push import REFUSAL
-from counterflow.federation.loopback import Federation
+from counterflow.federation.flare.serving import carry
 from counterflow.federation.refusal import Refusal
+from counterflow.federation.rounds import Unanswered
 from counterflow.federation.sites.site import CoordinatorSite
 
 PLANT = cf.random_plant(units=["boiler", "turbine"], outputs=3, rng=1)
@@ -212,3 +215,22 @@ def test_an_answer_that_is_no_envelope_fails_the_job(tmp_path: Path, plants: Fed
     state, _ = run(tmp_path, lambda unit, messages: Shareable({"more": 1}))
     assert state["state"] == "failed"
     assert "envelope of unit" in state["reason"]
+
+
+def test_a_plant_that_is_gone_is_told_from_one_that_refuses_a_trial(tmp_path: Path) -> None:
+    refusal = Refusal("controllers.react", 7)
+    said: dict[str, Shareable | None] = {
+        "gone": None,
+        "not well": make_reply(CANNOT),
+        "refuses": make_reply(ReturnCode.EXECUTION_EXCEPTION, {REFUSAL: refusal.to_text()}),
+        "answers": Shareable(envelope.packed([(0, b"said")])),
+        "answers twice": Shareable(envelope.packed([(0, b"said"), (0, b"said")])),
+    }
+    asked = carry(Context(tmp_path, lambda unit, messages: said[unit]))
+    assert asked("answers", b"trial", 1.0) == b"said"
+    for unit, (told, reached) in {"gone": (None, False), "not well": (None, False), "refuses": (refusal, True)}.items():
+        with pytest.raises(Unanswered) as silent:
+            asked(unit, b"trial", 1.0)
+        assert (silent.value.refusal, silent.value.reached) == (told, reached)
+    with pytest.raises(cf.ProtocolError, match="2 answers to one trial"):
+        asked("answers twice", b"trial", 1.0)

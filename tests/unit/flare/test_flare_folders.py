@@ -20,7 +20,8 @@ import counterflow as cf
 
 pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip install 'counterflow[federation]'")
 
-from counterflow.cli.federation_members import _show_request
+from counterflow.cli import output
+from counterflow.cli.federation_members import request_parts
 from counterflow.federation.sites import certificates, keys, letters, members, party
 from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
 from counterflow.federation.sites.letters import Card
@@ -282,7 +283,7 @@ def test_a_request_cannot_repaint_the_key_that_is_compared(
     path.write_bytes(_signed(world, "boiler", inputs=[{"name": "Ventil [bold]", "unit": "m³/h", "limits": None}]))
     asks = letters.read_join(path)
     object.__setattr__(asks.card.inputs[0], "unit", forged)  # as if nobody had looked
-    _show_request(asks)
+    output.show(*request_parts(asks))
     told = capsys.readouterr().out
     assert "\x1b" not in told
     assert "\r" not in told
@@ -409,5 +410,5 @@ def test_cards_say_what_others_may_know() -> None:
     card = Card("boiler", "x", "f", (Channel("fuel", "kg/s", (0.0, float("inf"))),), 60.0)
     assert Card.from_json(json.loads(json.dumps(card.to_json()))) == card
     for wrong in (None, [], {}, {**card.to_json(), "unit": 3}, {**card.to_json(), "inputs": None}):
-        with pytest.raises(cf.OptionError):
+        with pytest.raises(cf.CounterflowError):
             Card.from_json(wrong)

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import counterflow as cf
-from counterflow.federation.flare import VERSION, envelope, jobs, kit, require_flare
+from counterflow.federation.flare import VERSION, authority, envelope, jobs, kit, require_flare
 from counterflow.federation.job import Job
-from counterflow.federation.sites import certificates, site
+from counterflow.federation.sites import site
 from counterflow.federation.sites.certificates import Participant
 
 JOB = json.dumps({"id": "fit-1", "braces": "{workspace}", "path": "os.system"})
@@ -204,7 +204,7 @@ def test_another_version_of_flare_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("port", [0, 65536, True, 1.0, "80"])
 def test_ports_are_whole_numbers(tmp_path: Path, port: Any) -> None:
     with pytest.raises(cf.OptionError, match="port"):
-        certificates.establish(tmp_path, "net", "localhost", port, {})
+        authority.establish(tmp_path, "net", "localhost", port, {})
 
 
 def test_a_session_is_handed_over_by_an_earlier_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from grounded_networks import at_rest
 
 import counterflow as cf
 from counterflow.learning.augmentation import decays_of, drop_outliers, impute_records
@@ -117,7 +118,7 @@ def error(rows):
     network = learn(rows).network
     added = np.zeros((30, 2))
     added[:, 0] = 1.0
-    found = network.difference(np.zeros((network.memory, 5)), np.zeros((30, 2)), added)[0].mean(axis=0)
+    found = at_rest(network).response(added).mean
     gap = (found - truth())[:, 1:]
     return float(np.square(gap).sum() / np.square(truth()[:, 1:]).sum())
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from grounded_networks import at_rest, grounded
 from tolerances import EXACT, ITERATIVE, LONG
 
 import counterflow as cf
@@ -58,13 +59,11 @@ def world(net, k, before, inputs, residual=None, held=None):
 
 
 def setting(net, n=25, seed=1):
+    """Rows z (memory + n, m), of which the last n may be the past that is asked about; and what is added to inputs."""
     rng = np.random.default_rng(seed)
-    before = rng.standard_normal((net.memory, M))
-    inputs = rng.standard_normal((n, M - R))
-    inputs[0] = before[-1, R:]
     added = np.zeros((n, M - R))
     added[3:, 0], added[8:12, 2] = 0.7, -1.1
-    return before, inputs, added, rng.standard_normal((n, R))
+    return rng.standard_normal((net.memory + n, M)), added
 
 
 def residuals(net, k, before, inputs, recorded):
@@ -77,13 +76,21 @@ def residuals(net, k, before, inputs, recorded):
     return np.array(out)
 
 
+def own_terms(net, numbers):
+    """Of numbers apart, in the order of the states, which is that of the numbers here."""
+    return numbers * net.scale[:R]
+
+
 @pytest.mark.parametrize("still", [(), ("b",), ("a", "c")])
 @pytest.mark.parametrize("past", [False, True])
 @pytest.mark.parametrize("curved", [False, True])
-def test_difference_is_that_of_two_worlds_in_a_plain_loop(curved, past, still):
-    net = network(curved)
-    before, inputs, added, recorded = setting(net)
-    found, limited = net.difference(before, inputs, added, recorded if past else None, still)
+def test_an_effect_is_that_of_two_worlds_in_a_plain_loop(curved, past, still):
+    net, p = network(curved), SPANS[5, 1]
+    z, added = setting(net)
+    before, recorded, inputs = z[:p], z[p:, :R], z[p - 1 : -1, R:]
+    if not past:
+        before, recorded, inputs = z[-p:], None, np.tile(z[-1, R:], (25, 1))
+    found = grounded(net, z).response(added, p if past else None, still)
     held = [i for i, unit in enumerate(np.repeat(NAMES, NUMBERS)) if unit in still]
     for k in range(len(net.linear)):
         residual = residuals(net, k, before, inputs, recorded) if past else None
@@ -91,61 +98,71 @@ def test_difference_is_that_of_two_worlds_in_a_plain_loop(curved, past, still):
         if past:
             np.testing.assert_allclose(factual, recorded, rtol=LONG, atol=LONG)
         changed = world(net, k, before, inputs + added / net.scale[R:], residual, {i: factual[:, i] for i in held})
-        np.testing.assert_allclose(found[k], (changed - factual) * net.scale[:R], rtol=LONG, atol=LONG)
-    assert not found[:, :, held].any()
-    assert np.abs(found).max() > 0.01
-    assert (limited > 0) == curved  # the rows are drawn wider than what was seen
+        np.testing.assert_allclose(found.members[k], own_terms(net, changed - factual), rtol=LONG, atol=LONG)
+    assert not found.members[:, :, held].any()
+    assert np.abs(found.members).max() > 0.01
+    assert (found.limited > 0) == curved  # the rows are drawn wider than what was seen
+    np.testing.assert_allclose(found.mean, found.members.mean(axis=0))
+    np.testing.assert_allclose(found.worlds.std(axis=0), net.widening * found.members.std(axis=0))
 
 
-@pytest.mark.parametrize("past", [False, True])
+@pytest.mark.parametrize("row", [None, 12])
 @pytest.mark.parametrize("curved", [False, True])
-def test_where_nothing_changes_nothing_differs(curved, past):
+def test_where_nothing_changes_nothing_differs(curved, row):
     net = network(curved)
-    before, inputs, added, recorded = setting(net)
-    found, _ = net.difference(before, inputs, 0 * added, recorded if past else None)
-    np.testing.assert_allclose(found, 0.0, atol=LONG)
+    z, added = setting(net)
+    standing = grounded(net, z)
+    np.testing.assert_allclose(standing.response(0 * added, row).members, 0.0, atol=LONG)
     late = added.copy()
     late[:15] = 0.0
-    found, _ = net.difference(before, inputs, late, recorded if past else None)
+    found = standing.response(late, row).members
     np.testing.assert_allclose(found[:, :15], 0.0, atol=LONG)  # nothing acts before it happens
 
 
 def test_a_linear_network_does_not_ask_where_the_plant_stands():
-    net = network(False)
-    before, inputs, added, recorded = setting(net)
-    one, _ = net.difference(before, inputs, added, recorded)
-    two, _ = net.difference(0 * before, 0 * inputs, 2 * added)
+    net, bent = network(False), network(True)
+    z, added = setting(net)
+    one, two = grounded(net, z).response(added, 12).mean, at_rest(net).response(2 * added).mean
     np.testing.assert_allclose(two, 2 * one, rtol=LONG, atol=LONG)
-    bent = network(True)
-    one, _ = bent.difference(before, inputs, added, recorded)
-    two, _ = bent.difference(0 * before, 0 * inputs, added)
+    one, two = grounded(bent, z).response(added, 12).mean, at_rest(bent).response(added).mean
     assert np.abs(one - two).max() > 1e-3
 
 
 @pytest.mark.parametrize("curved", [False, True])
 def test_rows_ahead_are_those_of_a_plain_loop(curved):
     net = network(curved)
-    before, inputs, _, _ = setting(net)
-    found = net.ahead(before, inputs)
+    z, _ = setting(net)
+    inputs = np.random.default_rng(2).standard_normal((25, M - R))
+    run = grounded(net, z).start(None, 25, apart=False)
+    run.advance(0, 25, inputs * net.scale[R:] + net.level[R:])
     for k in range(len(net.linear)):
-        np.testing.assert_allclose(found[k], world(net, k, before, inputs), rtol=LONG, atol=LONG)
+        wanted = own_terms(net, world(net, k, z[-net.memory :], inputs)) + net.level[:R]
+        np.testing.assert_allclose(run.states[k], wanted, rtol=LONG, atol=LONG)
 
 
 @pytest.mark.parametrize("curved", [False, True])
-def test_worlds_that_are_apart_already_go_on_from_there(curved):
-    """Two stretches, one after the other, are one."""
-    net, n, cut = network(curved), 25, 11
-    before, inputs, added, recorded = setting(net, n)
-    whole, _ = net.difference(before, inputs, added, recorded)
-    first, _ = net.difference(before, inputs[:cut], added[:cut], recorded[:cut])
-    rows = np.vstack([before, np.hstack([recorded, np.zeros((n, M - R))])])
-    rows[net.memory - 1 : -1, R:] = inputs
-    apart = np.zeros((3, net.memory + n, M))
-    apart[:, net.memory - 1 : -1, R:] = added / net.scale[R:]
-    apart[:, net.memory : net.memory + cut, :R] = first / net.scale[:R]
-    window = slice(cut, cut + net.memory)
-    second, _ = net.difference(rows[window], inputs[cut:], added[cut:], recorded[cut:], already=apart[:, window])
-    np.testing.assert_allclose(np.concatenate([first, second], axis=1), whole, rtol=LONG, atol=LONG)
+@pytest.mark.parametrize("row", [None, 12])
+def test_stretches_one_after_the_other_are_one(curved, row):
+    net = network(curved)
+    z, added = setting(net)
+    standing, (n, cut) = grounded(net, z), (20, 9)
+    inputs = standing.inputs_acting(row, n) + added[:n]
+    run = standing.start(row, n, apart=True)
+    for first, last in ((0, cut), (cut, n), (0, cut), (cut, n)):  # as often as it takes
+        run.advance(first, last, inputs[first:last])
+    np.testing.assert_allclose(run.states, standing.response(added[:n], row).members, rtol=LONG, atol=LONG)
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_response_is_what_one_input_does(alone):
+    net = network(False)
+    z, added = setting(net)
+    run = grounded(net, z).start(12, 20, apart=True, alone=alone)
+    run.advance(0, 20, grounded(net, z).inputs_acting(12, 20) + added[:20])
+    pulse = np.zeros((15, M - R))
+    pulse[0, 1] = 1.0
+    wanted = grounded(net.mean if alone else net, z).response(pulse).members
+    np.testing.assert_allclose(run.response(5, 15, 1), wanted, rtol=LONG, atol=LONG)
 
 
 @pytest.mark.parametrize("curved", [False, True])
@@ -181,7 +198,7 @@ def test_responses_are_differences_of_a_pulse():
     for j in range(M - R):
         pulse = np.zeros((20, M - R))
         pulse[0, j] = net.scale[R + j]
-        wanted, _ = net.difference(np.zeros((net.memory, M)), np.zeros((20, M - R)), pulse)
+        wanted = at_rest(net).response(pulse).members
         np.testing.assert_allclose(found[:, :, :, j], wanted / net.scale[:R], rtol=LONG, atol=EXACT)
     shaken = np.zeros((net.memory, M))
     shaken[-1, 1] = 1.0  # a number that stood one higher in the last row

@@ -7,6 +7,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from grounded_networks import grounded
 from tolerances import LONG
 
 import counterflow as cf
@@ -84,9 +85,8 @@ def test_an_effect_depends_on_where_the_plant_stands_as_the_truth_does():
         truth = noise_free(level, 0.5) - noise_free(level, 0.0)
         before = np.tile(noise_free(level, 0.0)[0], (network.memory, 1))
         rest = (np.hstack([before, np.full((network.memory, 1), level)]) - network.level) / network.scale
-        inputs = np.tile(rest[-1, 3:], (15, 1))
-        found, _ = network.difference(rest, inputs, np.full((15, 1), 0.5))
-        assert np.abs(found.mean(axis=0) - truth[:15]).max() < 0.15 * np.abs(truth).max()
+        found = grounded(network, rest).response(np.full((15, 1), 0.5)).mean
+        assert np.abs(found - truth[:15]).max() < 0.15 * np.abs(truth).max()
     low, high = (noise_free(level, 0.5)[10] - noise_free(level, 0.0)[10] for level in (-0.3, 0.8))
     assert low[1] > 1.3 * high[1]  # else there would be nothing to tell apart
 

@@ -32,8 +32,8 @@ def fitted(same_row: bool) -> cf.Fit:
 
 
 def rows_of(fit: cf.Fit, recording: cf.Recording) -> np.ndarray:
-    server = fit.about(recording)
-    return server.network.standard(server.numbers, server.u)
+    grounded = fit.about(recording).grounded
+    return fit.couplings.network.standard(grounded.numbers, grounded.u)
 
 
 def run(fit: cf.Fit, recording: cf.Recording, *, ahead: bool = False, missing=lambda t: ()) -> np.ndarray:
@@ -53,10 +53,7 @@ def run(fit: cf.Fit, recording: cf.Recording, *, ahead: bool = False, missing=la
 
 def own_terms(fit: cf.Fit, standard: np.ndarray) -> np.ndarray:
     """States of standardised numbers: those and nothing else."""
-    network, server = fit.couplings.network, fit.server
-    out = np.zeros((len(standard), server.A.shape[0]))
-    out[:, server.number_states] = standard * network.scale[: network.size] + network.level[: network.size]
-    return out
+    return fit.server.model.as_states(standard)
 
 
 @pytest.mark.parametrize("same_row", [False, True])
@@ -123,7 +120,6 @@ def test_what_is_not_a_row_is_refused():
 def test_an_updated_fit_stands_after_its_last_row():
     fit, recording = fitted(True), recorded(True)
     grown = fit.update(recording.slice(FIRST, FIRST + 20)).update(recording.slice(FIRST + 20, FIRST + 40))
-    network, server = grown.couplings.network, grown.about(recording.slice(0, FIRST + 40))
-    z = network.standard(server.numbers, server.u)
+    network, z = grown.couplings.network, rows_of(grown, recording.slice(0, FIRST + 40))
     wanted = own_terms(grown, network.predict_row(z[-network.memory :])[None])[0]
     np.testing.assert_allclose(grown.predictor().predicted, wanted, rtol=LONG, atol=LONG)

@@ -51,8 +51,8 @@ def updated() -> cf.Fit:
 
 def all_rows(fit: cf.Fit, recording: cf.Recording) -> Rows:
     """All rows of a recording, as the units of a fit send them."""
-    server, network = fit.about(recording), fit.couplings.network
-    return Rows(network.names, network.numbers, network.inputs, np.hstack([server.numbers, server.u]))
+    grounded, network = fit.about(recording).grounded, fit.couplings.network
+    return Rows(network.names, network.numbers, network.inputs, np.hstack([grounded.numbers, grounded.u]))
 
 
 def with_network(fit: cf.Fit, network) -> cf.Fit:
@@ -203,7 +203,7 @@ def test_what_is_missing_is_drawn_and_no_evidence():
     assert stream.products.count == count + 30 - 10  # nothing was read in ten rows
     np.testing.assert_array_equal(stream.products.read, [count + 20, count + 15])
     assert np.isfinite(stream.tail).all()
-    numbers = fit.server.numbers
+    numbers = fit.server.grounded.numbers
     assert np.isnan(numbers[535:540, 1]).all()  # what was not measured is not said to be
     assert np.isfinite(numbers[535:540, 0]).all()
     z, network = all_rows(fit, recording.slice(0, 560)).z, fit.couplings.network
@@ -224,7 +224,7 @@ def test_a_dead_channel_in_a_short_update_does_no_harm():
     arrays["a"][0][320:330, 1] = np.nan
     broken = cf.Recording.from_arrays(arrays, units=recording.units)
     fit = grown(cf.fit(recording.slice(0, 300)), broken, 300, 330, 10)
-    assert np.isnan(fit.server.numbers[320:330, fit.couplings.network.number_slices[0]]).all()
+    assert np.isnan(fit.server.grounded.numbers[320:330, fit.couplings.network.number_slices[0]]).all()
     assert np.isfinite(fit.couplings.stream.tail).all()
     assert fit.update(broken.slice(330, 340)).couplings.stream.rows == 340
 

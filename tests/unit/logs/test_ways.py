@@ -7,6 +7,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from grounded_networks import at_rest
 from tolerances import LONG
 
 import counterflow as cf
@@ -111,8 +112,7 @@ def test_sums_with_differences_are_those_of_the_rows_about_their_segments_means(
 
 def held(network, steps=60):
     """What the input, held one higher, does to a, b and c in the end."""
-    found, _ = network.difference(np.zeros((network.memory, 4)), np.zeros((steps, 1)), np.ones((steps, 1)))
-    return found.mean(axis=0)[-1]
+    return at_rest(network).response(np.ones((steps, 1))).mean[-1]
 
 
 @pytest.mark.parametrize("seed", range(3))

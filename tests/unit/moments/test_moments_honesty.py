@@ -9,7 +9,7 @@ import pytest
 from instruments import with_limits
 
 import counterflow as cf
-from counterflow.cli.privacy_plan import Task, expected_errors_of_logs
+from counterflow.cli.privacy_plan import Task, expected_errors
 from counterflow.exchange.moments import COUNTED, SHARES, released
 from counterflow.learning.log_moments import _scale
 from counterflow.learning.moments import clipping_bias
@@ -163,7 +163,7 @@ def test_the_plan_foretells_errors_from_logs():
     plant = cf.random_plant(units=["boiler", "turbine"], outputs=3, rng=2)
     inputs = excitation.white(plant, 6000, 5)
     task = Task(plant, {}, inputs, from_logs=True, memory=30)
-    (foretold,) = expected_errors_of_logs(task, [cf.Privacy(10.0, 1e-6, seed=4)])
+    (foretold,) = expected_errors(task, [cf.Privacy(10.0, 1e-6, seed=4)])
     assert foretold.error == pytest.approx(from_logs(10.0, 6000)[1], rel=0.6)
 
 

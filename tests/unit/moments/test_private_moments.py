@@ -8,12 +8,13 @@ from functools import cache
 import numpy as np
 import pytest
 from instruments import with_limits
+from loopback import fit_over_sessions
 from tolerances import STANDARD_ERRORS
 
 import counterflow as cf
 from counterflow.exchange.moments import SHARES, reach_of, released
 from counterflow.exchange.registry import MOMENTS
-from counterflow.federation import Job, Policy, fit_over_sessions
+from counterflow.federation import Job, Policy
 from counterflow.fits.leakage import Transcript
 from counterflow.privacy import Ledger, gaussian_epsilon, ledger_path, total_epsilon
 from counterflow.privacy.leakage import leakage

@@ -15,8 +15,8 @@ def plain(F, f, x):
     return np.array(rows).reshape(f.shape)
 
 
-@pytest.mark.parametrize("P", [1, 2, 3, 8, 24, 25, 40, 100])
-@pytest.mark.parametrize("n", [0, 1, 31, 32, 33, 200, 1001])
+@pytest.mark.parametrize("P", [1, 3, 24, 25, 100])
+@pytest.mark.parametrize("n", [0, 1, 31, 32, 33, 1001])
 @pytest.mark.parametrize("radius", [0.0, 0.9, 0.9999, 1.02])
 def test_against_the_loop(P, n, radius):
     rng = np.random.default_rng([P, n])

@@ -75,7 +75,7 @@ def test_against_the_literal_loop(kind, steps):
     plant = PLANTS[kind]()
     inputs = excitation.white(plant, steps, 3, mean=1000.0)
     start = np.arange(1.0, len(plant.A) + 1)
-    recording, states = simulate(plant, steps, rng=9, inputs=inputs, initial_state=start, return_states=True)
+    recording, states = simulate(plant, steps, rng=9, inputs=inputs, initial_state=start)
     expected_states, expected_y = literal(plant, steps, 9, inputs, start)
     assert recording.rows == steps + 1
     for got, expected in ((states, expected_states), (stacked_y(recording), expected_y)):
@@ -157,7 +157,7 @@ def test_zero_coupling_is_independent_plants():
 def test_noise_has_the_stated_covariance():
     plant = correlated(random_plant(1, outputs=3, rng=0)).replace(A=np.zeros((2, 2)))
     n = 40_000
-    recording, h = simulate(plant, n, rng=0, inputs=np.zeros((n + 1, 2)), return_states=True)
+    recording, h = simulate(plant, n, rng=0, inputs=np.zeros((n + 1, 2)))
     for sample, covariance in ((h[1:], plant.Q), (recording["unit1"].y - h @ plant.C.T, plant.R)):
         spread = np.sqrt((np.outer(np.diag(covariance), np.diag(covariance)) + covariance**2) / len(sample))
         assert (np.abs(sample.T @ sample / len(sample) - covariance) <= STANDARD_ERRORS * spread).all()

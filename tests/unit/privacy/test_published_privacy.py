@@ -266,7 +266,7 @@ def couplings_at_the_start(plant):
     return out
 
 
-def noiseless_clients(plant, recording, clip=None):
+def noiseless_clients(plant, recording):
     out = {}
     for name in plant.names:
         model, record = plant.local(name), recording[name]
@@ -275,7 +275,7 @@ def noiseless_clients(plant, recording, clip=None):
         state = TrainingUnit(
             name, AugmentedModel(model, data), np.zeros((model.states, model.n_outputs)), np.zeros(model.states)
         )
-        out[name] = replace(state, noise=MessageNoise(responses, 50.0, 0.0, Source(1), clip))
+        out[name] = replace(state, noise=MessageNoise(responses, 50.0, 0.0, Source(1)))
     return out
 
 
@@ -287,31 +287,6 @@ def test_the_gradients_clip_leaves_room_for_the_multipliers():
     done, _, _ = engine.run(TrainingServer(config), noiseless_clients(plant, recording))
     for own, bound in zip(done.evidence.state_slices, done.multiplier_bound, strict=True):
         assert 0 < np.linalg.norm(done.multipliers[:, own], axis=1).max() <= bound
-
-
-def test_rows_are_cut_to_the_clips_that_are_given():
-    plant = plant_of_three()
-    recording = plant.simulate(50, rng=3)
-    phase = Phase("penalty", 2, (2.0,) * 3)
-    config = ServerConfig(plant.names, (phase,), initial_scale=0.1, noise=GradientNoise(0.0, Source(1), clip=1e-3))
-    clients = noiseless_clients(plant, recording, clip=0.5)
-    seen = []
-    done, states, _ = engine.run(TrainingServer(config), clients, watch=lambda m, up: seen.append(m))
-    for message in seen:
-        if isinstance(message, PerturbedStates) and message.round == 0:
-            rows = np.hstack([message.refined, message.augmented, message.predicted, message.inputs])
-            lengths = np.linalg.norm(rows, axis=1)
-            assert lengths.max() == pytest.approx(0.5)
-            model = clients[message.unit].model
-            z = np.hstack([model.data.refined, model.data.refined, model.base, model.data.inputs])
-            whole = np.linalg.norm(z, axis=1)
-            close(rows, z * np.minimum(1, 0.5 / np.maximum(whole, 1e-300))[:, None], LONG)
-            assert message.clip == 0.5
-        if isinstance(message, StateGradients):
-            lengths = np.linalg.norm(np.hstack([message.predicted, message.refined]), axis=1)
-            assert lengths.max() == pytest.approx(1e-3)
-    assert all(state.release.cut > 0 for state in states.values())
-    assert done.release.clip.tolist() == [1e-3] * 3
 
 
 # ---- what crosses, and in which order

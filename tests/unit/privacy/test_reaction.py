@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from loopback import fit_over_sessions
 
 import counterflow as cf
 from counterflow.exchange.input_feedback import MEMORY, SURE, Reaction, reactions
-from counterflow.federation import Job, Policy, fit_over_sessions
+from counterflow.federation import Job, Policy
 from counterflow.plant import excitation
 from counterflow.privacy import Ledger, ledger_path
 

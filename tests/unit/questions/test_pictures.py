@@ -20,7 +20,7 @@ import counterflow as cf
 from counterflow import notebook
 from counterflow.caveats import Caveat, verdict_of
 from counterflow.fits.summary import couplings
-from counterflow.questions.plots import Rows, canvas, short_dates
+from counterflow.questions.plots import Axis, canvas, short_dates
 
 HOSTILE = '<script>alert("x")&\' $x$'
 UNITS = [
@@ -187,7 +187,7 @@ def test_nothing_is_drawn_across_gaps_and_jumps():
 
     calendar = cf.Recording.from_arrays({"a": np.zeros((20, 1))}, 60.0, start="2024-01-01").calendar
     jumped = replace(calendar, jumps=((12, 3600 * 10**9),))
-    rows = Rows.recorded(0, 20, jumped)
+    rows = Axis.recorded(0, 20, jumped)
     values = np.arange(20.0)
     values[5:8] = np.nan
     axis = Figure().subplots()
@@ -204,16 +204,16 @@ def test_nothing_is_drawn_across_gaps_and_jumps():
 
 
 def test_reports_leave_gaps_open():
-    from counterflow.report.content import Clock, World
-    from counterflow.report.figures import worlds
+    from counterflow.report.content import Clock, section
+    from counterflow.report.figures import told
 
     y = np.array(RECORDING["turbine"].y)
     y[310:320] = np.nan
     parts = {n: (RECORDING[n].y if n != "turbine" else y, RECORDING[n].u) for n in RECORDING.names}
     recording = cf.Recording.from_arrays(parts, units=UNITS)
     reply = _everything()["fit"].counterfactual(recording, {HOSTILE: {"<b>in": 0.0}}, 300, 330)["turbine"]
-    world = World.of("?", reply, Clock(), "speed")
-    drawing = str(worlds(world, 0, "p", (4.0, 3.0)))
+    world = section("?", reply, Clock(), "speed")
+    drawing = str(told(world, 0, "p", (4.0, 3.0)))
     measured = [path for path in re.findall(r' d="([^"]+)"', drawing) if path.count("M") == 2 and "L" in path]
     assert measured, "the measured line has two pieces"
 
@@ -222,7 +222,7 @@ def test_a_single_value_is_a_dot():
     from matplotlib.figure import Figure
 
     axis = Figure().subplots()
-    Rows(np.arange(5), "row").draw(axis, np.array([1.0, np.nan, 2.0, np.nan, 3.0]), color="red")
+    Axis(np.arange(5), "row").draw(axis, np.array([1.0, np.nan, 2.0, np.nan, 3.0]), color="red")
     assert len(axis.get_lines()) == 2
     assert list(axis.get_lines()[1].get_ydata()) == [1.0, 2.0, 3.0]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import counterflow as cf
-from counterflow.control.laws import LawInput
+from counterflow.control import LawInput
 from counterflow.errors import OptionError, StorageError, UnidentifiedError, UnstableError
 from counterflow.questions.effect import AskEffect
 
@@ -153,10 +153,9 @@ def test_from_logs_relaxation_is_the_plain_loop_over_rows(logged):
     server, network = found.server, found.couplings.network
     law = found.controllers["boiler"][0].law
     r, p, K = network.size, network.memory, len(network.linear)
-    rows = server.standard_rows
+    rows = server.grounded.standard_rows
     z = np.repeat(rows[None, start - p : start + n], K, axis=0).copy()
-    inputs = np.vstack([rows[start - 1 : start + n - 1, r:]])
-    residual = network.factual(rows[start - p : start], inputs, rows[start : start + n, :r])[1]
+    residual = rows[start : start + n, :r] - network.predicted(rows[start - p : start + n])
     C = found.parts["boiler"].model.C[0][: network.numbers[0]]
     moved = np.repeat(u[None, start - 1 : start + n, 1], K, axis=0)
     left = u[start : start + n, 1] - [

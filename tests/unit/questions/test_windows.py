@@ -11,9 +11,9 @@ import pytest
 from tolerances import EXACT
 
 import counterflow as cf
+from counterflow.learning.ensemble import KEPT, compressed, noise_ahead
 from counterflow.protocol import Answer
-from counterflow.questions.row_covariance import JOINT, KEPT, compressed, directions_of, noise_directions
-from counterflow.questions.window import integral
+from counterflow.questions.row_covariance import JOINT, directions_of
 
 UNITS = [
     cf.Unit("boiler", 2, [cf.Channel("valve", "%")], [cf.Channel("flow", "t/h"), cf.Channel("p", "bar")]),
@@ -31,7 +31,7 @@ def fitted() -> cf.Fit:
 def test_the_interval_of_a_mean_is_that_of_the_dense_covariance():
     """All rows at once, by derivatives in every coupling, and a weighted sum of them."""
     answer = fitted().effect("boiler", "turbine", {"valve": 0.7}, horizon=15, duration=4)
-    A, B, spread = fitted().plant.A, fitted().plant.B, fitted().server.spread
+    A, B, spread = fitted().plant.A, fitted().plant.B, fitted().server.model.spread
     P, own = len(A), fitted().plant.state_slice("turbine")
     C = fitted().parts["turbine"].model.C
     schedule = np.zeros((15, B.shape[1]))
@@ -84,11 +84,11 @@ def test_noise_of_a_forecast_goes_together_as_the_dense_covariance_says():
                 block = block + powers[s - k] @ Q @ powers[t - k].T
             big[3 * s : 3 * s + 3, 3 * t : 3 * t + 3] = block
     keep = [3 * t + i for t in range(n) for i in (1, 2)]
-    found = noise_directions(A, Q, X, n, own).reshape(-1, 2 * n)
+    found = noise_ahead(A, Q, X, n, own)[1].reshape(-1, 2 * n)
     np.testing.assert_allclose(found.T @ found, big[np.ix_(keep, keep)], rtol=1e-9, atol=1e-12)
-    small = compressed(noise_directions(A, Q, X, n, own)).reshape(-1, 2 * n)
+    small = compressed(noise_ahead(A, Q, X, n, own)[1]).reshape(-1, 2 * n)
     np.testing.assert_allclose(small.T @ small, big[np.ix_(keep, keep)], rtol=1e-6, atol=1e-7)
-    drawn = noise_directions(A, Q, X, 700, own)  # too many to add up: drawn
+    drawn = noise_ahead(A, Q, X, 700, own)[1]  # too many to add up: drawn
     assert drawn.shape == (128, 700, 2)
     assert abs(np.square(drawn[:, -1, 0]).sum() / np.square(found.T[-2]).sum() - 1) < 0.4
 
@@ -96,7 +96,7 @@ def test_noise_of_a_forecast_goes_together_as_the_dense_covariance_says():
 def test_means_over_windows_hold_the_truth_as_often_as_they_say():
     """Twin plants: 95 % of effects, counterfactuals and forecasts; rows taken as independent are too narrow."""
     hits: dict[str, list[float]] = {"effect": [], "counterfactual": [], "forecast": [], "independent": []}
-    for seed in range(40):
+    for seed in range(16):
         plant = cf.random_plant(["a", "b"], topology="chain", rng=seed)
         longer = plant.simulate(430, rng=1000 + seed)
         recording = longer.slice(0, 400)
@@ -151,10 +151,10 @@ def test_cumulative_extreme_and_relative():
 
 
 def test_integrals_are_of_time_where_that_is_known():
-    about = fitted().effect("boiler", "turbine", {"valve": 1.0}, 5).about
-    assert integral("t/h", about, 10) == (pytest.approx(1 / 3600), "t")
-    assert integral("kW", about, 10) == (1.0, "kW × steps")
-    assert integral("1/min", about, 10) == (pytest.approx(1 / 60), "")
+    steps = fitted().effect("boiler", "turbine", {"valve": 1.0}, 5).timeline
+    assert steps.integral("t/h", 10) == (pytest.approx(1 / 3600), "t")
+    assert steps.integral("kW", 10) == (1.0, "kW × steps")
+    assert steps.integral("1/min", 10) == (pytest.approx(1 / 60), "")
 
 
 def test_windows_that_make_no_sense_are_refused():

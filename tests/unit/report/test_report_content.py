@@ -62,12 +62,12 @@ def test_a_report_of_dated_rows_speaks_of_dates(tmp_path: Path) -> None:
     dated = cf.Recording(dict(RECORDING.items()), 60.0, Calendar(begins, 60 * 10**9))
     content = write_report(tmp_path / "r.html", cf.fit(dated, PLANT.locals()), dated, QUESTIONS[1:3])
     when = "from 2024-11-01 23:20 to 23:59"
-    assert content.worlds[0].question == f"Had boiler fuel been 0 % {when}: what would turbine have done?"
-    assert content.shares[0].question == f"Who moved turbine {when}?"
+    asked = [section.question for section in content.sections]
+    assert asked == [f"Had boiler fuel been 0 % {when}: what would turbine have done?", f"Who moved turbine {when}?"]
     page = (tmp_path / "r.html").read_text(encoding="utf-8")
     summed = re.search(r'<p class="([^"]*)">([^<]*)</p>\s*', page[page.index('class="summed"') - 3 :])
     assert summed is not None
-    assert content.worlds[0].trajectory.window().sentence("power") == texts(unescape(summed[2]))
+    assert content.told("counterfactual")[0].answer.window().sentence("power") == texts(unescape(summed[2]))
     assert summed[1] == "summed", "it is no caution"
 
 
@@ -77,10 +77,10 @@ def test_every_kind_of_question_is_told_with_units_and_interval(tmp_path: Path) 
     said = texts(page)
     assert content.questions == 4
     assert content.whatifs[0].question == "If boiler fuel were +2 % for 4 steps: what would turbine do?"
-    for told in (content.whatifs[0], content.worlds[0], content.remedies[0]):
+    for told in (content.whatifs[0], *content.told("counterfactual"), *content.told("restoration")):
         assert re.search(r"\(95 %: [+-]?[\d.]+ to [+-]?[\d.]+[;)]", told.sentence()), told.sentence()
         assert "MW" in told.sentence()
-    assert "MW" in content.shares[0].sentence()
+    assert "MW" in content.told("attribution")[0].sentence()
     effect, world = (FIT.ask(each, RECORDING if each.of_past else None) for each in QUESTIONS[:2])
     assert effect.window().sentence("power") in said, "all rows summed up, with intervals"
     assert world.window().sentence("power") in said
@@ -97,8 +97,8 @@ def test_other_questions_are_told_with_their_tables() -> None:
     ]
     content = compose(FIT, RECORDING, asked)
     said = unescape(texts(render(content)))
-    assert (content.questions, len(content.others)) == (3, 3)
-    for each in content.others:
+    assert content.questions == 3
+    for each in content.sections:
         assert each.sentence() in said
     assert "through water_pump" in said
 
@@ -111,12 +111,12 @@ def test_the_sentences_are_the_answers_numbers() -> None:
     assert f" in row {1400 + row}." in world.sentence()
     assert world.changed == (1400, 1440)
     ranked = FIT.attribute(RECORDING, "turbine", 1400, 1440).ranked("power")
-    assert shares.ranked() == ranked
-    label = shares.label(ranked[0][0])
+    name, label, value = shares.answer.parts(shares.headline_index)[0]
+    assert (name, value) == ranked[0]
     assert f": {label} " in shares.sentence()
     found = FIT.restore("turbine", {"power": 0.5}, ["boiler"], horizon=15)
     assert found.feasible
-    assert remedy.effect.mean[-1, 0] == pytest.approx(0.5, rel=1e-3)
+    assert remedy.answer.rows.mean[-1, 0] == pytest.approx(0.5, rel=1e-3)
     assert remedy.sentence().startswith(found.sentence())
     assert f"boiler fuel {wording.number(found.change['boiler']['fuel'], sign=True)} %" in remedy.sentence()
     with pytest.raises(cf.DataError, match="truth"):
@@ -266,7 +266,7 @@ def test_gaps_and_bare_arrays() -> None:
     ]
     content = compose(fit, recording, asked)
     assert "nan" not in texts(render(content)).lower().split()
-    assert "would have been" in content.worlds[1].sentence()  # though nothing was measured there
-    assert "(3.021 d to 3.635 d from the first)" in content.shares[0].sentence()
+    assert "would have been" in content.told("counterfactual")[1].sentence()  # though nothing was measured there
+    assert "(3.021 d to 3.635 d from the first)" in content.told("attribution")[0].sentence()
     with pytest.raises(cf.DataError, match="nothing was measured"):
         compose(fit, recording, [AskAttribution("b", 305, 320)])

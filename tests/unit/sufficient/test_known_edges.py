@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from loopback import fit_over_sessions
 from tolerances import EXACT
 
 import counterflow as cf
 from counterflow import records
 from counterflow.errors import OptionError, StorageError
-from counterflow.federation import Job, Policy, fit_over_sessions
+from counterflow.federation import Job, Policy
 from counterflow.fits import content, storage
 from counterflow.learning.information import positions, settled_information
 from counterflow.learning.known_edges import KnownEdges

@@ -18,6 +18,7 @@ import { restore } from "./tabs/restore.js";
 import { forecast } from "./tabs/forecast.js";
 import { aggregate } from "./tabs/aggregate.js";
 import { influence } from "./tabs/influence.js";
+import { other } from "./tabs/other.js";
 
 const TABS = { effect, past, explain, restore, forecast, aggregate };
 const TITLES = {
@@ -25,6 +26,7 @@ const TITLES = {
   aggregate: "All others (Q3)",
   influence: "Influence & training"
 };
+const INSIDE = ["paths"]; // shown with the answer of another tab
 const GRAPH_WAIT = 2000; // ms the first question waits for the graph, to begin with the strongest cause
 const TOKENS = {
   "no-token": ["No token", "This console asks for a token: open the address that it printed."],
@@ -250,7 +252,13 @@ async function sit(seat, told, step) {
   current = mine;
   context.logChannel = null;
   forgetLogs();
+  for (const [kind, { title, form }] of Object.entries(plant.questions)) {
+    if (!form?.length || TABS[kind] || INSIDE.includes(kind)) continue;
+    TABS[kind] = other(kind, { title, form });
+    TITLES[kind] = title;
+  }
   buildTabs();
+  told = known(told);
   const kind = told && isKind(told.ask) ? told.ask : ask;
   const coming = fetchGraph(mine, soon?.graph ?? null);
   if (told?.question && TABS[kind]) mine.questions[kind] = fitted(kind, told.question, plant);
@@ -295,6 +303,13 @@ function graphText({ graph }) {
   put(byId("graph-edges"), graph ? edgesTable(graph.edges) : "");
 }
 
+/** A link, without the question if it is of a kind that nobody knows here. */
+function known(told) {
+  if (told === null || told.ask === null || isKind(told.ask)) return told;
+  notice(`The link asks a kind of question that this page does not know ("${told.ask.slice(0, 60)}").`);
+  return { ...told, ask: null, question: null };
+}
+
 /** The link in the address, or the first seat. */
 async function follow(step = false) {
   let told = null;
@@ -309,11 +324,8 @@ async function follow(step = false) {
     notice(`The link is of a seat this console does not offer (${seat}); this is ${seats.first}.`);
     [seat, told] = [seats.first, null];
   }
-  if (told !== null && told.ask !== null && !isKind(told.ask)) {
-    notice(`The link asks a kind of question that this page does not know ("${told.ask.slice(0, 60)}").`);
-    told = { ...told, ask: null, question: null };
-  }
   if (current?.seat === seat && told) {
+    told = known(told);
     byId("seat").value = seat;
     const kind = isKind(told.ask) ? told.ask : "effect";
     if (told.question && TABS[kind]) current.questions[kind] = fitted(kind, told.question, current.plant);

@@ -10,7 +10,7 @@ from typing import Any
 
 from counterflow.errors import StorageError
 from counterflow.federation.engine import DEADLINE, Engine, Progress
-from counterflow.federation.flare import jobs, processes, require_flare
+from counterflow.federation.flare import authority, jobs, processes, require_flare
 from counterflow.federation.flare import kit as kits
 from counterflow.federation.flare.following import follow
 from counterflow.federation.flare.operator import Operator
@@ -51,6 +51,12 @@ class FlareEngine:
     """Sites as FLARE's processes; see ``Engine``."""
 
     require = staticmethod(require_flare)
+    establish = staticmethod(authority.establish)
+    found_again = staticmethod(authority.found_again)
+    request = staticmethod(authority.request)
+    requested = staticmethod(authority.requested)
+    approve = staticmethod(authority.approve)
+    assemble = staticmethod(authority.assemble)
     prepare = staticmethod(kits.harden)
     start = staticmethod(processes.start)
     stop = staticmethod(processes.stop)

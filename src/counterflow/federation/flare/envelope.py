@@ -12,7 +12,6 @@ from typing import Any
 from counterflow.errors import ProtocolError
 
 TASK = "exchange"
-TRIAL = "trial"  # what would a plant's controllers do? It does not wait for the plant's questions
 FORM = 1
 LARGEST = 1 << 30  # bytes in one envelope
 MOST = 1000  # messages in one envelope

@@ -117,4 +117,4 @@ def _coordinator(job: str, deadline: int) -> dict[str, Any]:
 
 def _plant(job: str) -> dict[str, Any]:
     executor = {"path": EXECUTOR, "args": {"job": encoded(job)}}
-    return {**_COMMON, "executors": [{"tasks": [envelope.TASK, envelope.TRIAL], "executor": executor}]}
+    return {**_COMMON, "executors": [{"tasks": [envelope.TASK], "executor": executor}]}

@@ -129,7 +129,7 @@ def harden(kit: Path, home: Path, unit: str = "", members: Path | None = None) -
 
     Parameters
     ----------
-    kit : as ``certificates.assemble`` returned it.
+    kit : as ``authority.assemble`` returned it.
     home : folder of this site's sessions, made if needed.
     unit : a plant's unit.
     members : of a server, the list of those that it talks to; None: all whose certificates the authority has signed.

@@ -35,7 +35,7 @@ class Operator:
 
     Parameters
     ----------
-    kit : of the operator, as ``certificates.assemble`` returned it.
+    kit : of the operator, as ``authority.assemble`` returned it.
     patience : seconds to reach the server.
 
     Raises

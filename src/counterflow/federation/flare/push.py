@@ -25,12 +25,12 @@ def content_of(shareable: Shareable) -> dict[str, Any]:
 
 
 def push(
-    engine: Any, unit: str, messages: list[tuple[int, bytes]], patience: float, task: str = envelope.TASK
+    engine: Any, unit: str, messages: list[tuple[int, bytes]], patience: float
 ) -> tuple[str, dict[str, Any]]:
     """The return code and the content of a plant's reply, or its refusal; no code if it was not reached."""
     with engine.new_context() as fl_ctx:
         request = Shareable(envelope.packed(messages))
-        request.set_header(ReservedHeaderKey.TASK_NAME, task)
+        request.set_header(ReservedHeaderKey.TASK_NAME, envelope.TASK)
         request.set_header(ReservedHeaderKey.TASK_ID, str(uuid.uuid4()))
         # FLARE hands on the reply to this very request only, and only the plant has seen its number
         replies = engine.send_aux_request([unit], ReservedTopic.DO_TASK, request, patience, fl_ctx, optional=True)

@@ -20,8 +20,8 @@ from counterflow.federation.flare import envelope
 from counterflow.federation.flare.filter import CANNOT
 from counterflow.federation.flare.push import REFUSAL, push
 from counterflow.federation.question_service import QuestionService
-from counterflow.federation.reactions import Carry, Unanswered
 from counterflow.federation.refusal import Refusal
+from counterflow.federation.rounds import Carry, Unanswered
 
 HELD = 30.0  # seconds for one exchange; a plant that has nothing to ask answers after a third of that
 PAUSE = 1.0  # seconds before a plant that was not reached, or refused, is tried again
@@ -32,7 +32,7 @@ def carry(engine: Any) -> Carry:
     """Takes trials to plants, beside the exchanges in which these put their questions."""
 
     def asked(unit: str, data: bytes, patience: float) -> bytes:
-        code, content = push(engine, unit, [(0, data)], patience, envelope.TRIAL)
+        code, content = push(engine, unit, [(0, data)], patience)
         if not code or code == CANNOT:
             raise Unanswered(reached=False)
         if code != ReturnCode.OK:

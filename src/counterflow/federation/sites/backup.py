@@ -12,9 +12,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import secrets
-import shutil
 import tempfile
 import zipfile
 from collections.abc import Callable
@@ -22,14 +20,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from counterflow import database
 from counterflow.errors import CounterflowError, StorageError
 from counterflow.federation import audit as audits
-from counterflow.federation.audit import Audit
+from counterflow.federation.audit import SITE, Audit
 from counterflow.federation.reconciliation import compare, require_current
 from counterflow.federation.sites.plant_folder import PlantFolder
-from counterflow.files import blaming, make_folder, write_whole
+from counterflow.files import write_whole
 from counterflow.privacy import Ledger
+from counterflow.privacy.ledger import SCHEMA as LEDGER
+from counterflow.sealed_log import FileLogs
+from counterflow.sealed_log.file import put_in_place
 
 FORMAT = 1
 _ABOUT, _AUDIT, _LEDGER = "backup.json", audits.FILE, "budget.ledger"
@@ -40,14 +40,12 @@ def backup(plant: PlantFolder, to: Path) -> dict[str, Any]:
     """Write a copy of the books to a new file, which only its owner may read; what it holds."""
     if to.exists():
         raise StorageError(f"{str(to)!r} exists: give a new file, and keep the old backup until this one is written.")
-    books = {}
+    books: dict[str, bytes] = {}
     with plant.site.audit() as log, Ledger.open(_path(plant), plant.unit) as ledger:
         require_current(log, ledger)
-        for name, path in ((_AUDIT, plant.folder / _AUDIT), (_LEDGER, _path(plant))):
-            head = Path(f"{path}.head")
-            with blaming(head, "Check the folder."):
-                books[f"{name}.head"] = head.read_bytes()  # before the rows: an older head than these is no fault
-            books[name] = _copied(path)
+        for name, path, schema in ((_AUDIT, plant.folder / _AUDIT, SITE), (_LEDGER, _path(plant), LEDGER)):
+            with FileLogs(path, schema, make=False) as logs:
+                books |= {f"{name}{tail}": data for tail, data in logs.copied().items()}
         about = {
             "format": FORMAT, "unit": plant.unit, "federation": plant.federation,
             "made": datetime.now(UTC).isoformat(timespec="seconds"), "mark": list(ledger.mark),
@@ -93,12 +91,12 @@ def restore(plant: PlantFolder, file: Path, nothing_left_since: bool = False) ->
             with _current(log, copies / _LEDGER if lost_ledger else own_ledger, plant.unit) as ledger:
                 differ = [caveat.code for caveat in compare(log, ledger)]
         told = []
+        mark = secrets.token_hex(4)
         if lost_audit:
-            _put(copies / _AUDIT, own_audit)
+            put_in_place(copies / _AUDIT, own_audit, mark)
             told.append("audit log")
         if lost_ledger:
-            make_folder(path.parent)
-            _put(copies / _LEDGER, path)
+            put_in_place(copies / _LEDGER, path, mark)
             told.append("budget")
     with plant.site.audit() as log:
         log.write("restored", unit=plant.unit, what=told, made=about["made"], differ=differ)
@@ -140,19 +138,6 @@ def _path(plant: PlantFolder) -> Path:
     return plant.ledger
 
 
-def _copied(path: Path) -> bytes:
-    """A database as it stands at one moment, whoever writes to it meanwhile."""
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".backup-") as place:
-        copy = Path(place) / path.name
-        source, target = database.connect(f"{path.as_uri()}?mode=rw", uri=True), database.connect(str(copy))
-        try:
-            source.backup(target)
-        finally:
-            target.close()
-            source.close()
-        return copy.read_bytes()
-
-
 def _read(file: Path, unit: str) -> tuple[dict[str, Any], dict[str, bytes]]:
     try:
         with zipfile.ZipFile(file) as archive:
@@ -167,14 +152,3 @@ def _read(file: Path, unit: str) -> tuple[dict[str, Any], dict[str, bytes]]:
     except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
         raise StorageError(f"{str(file)!r} is no backup that can be used: {error}. Give another one.") from error
     return about, books
-
-
-def _put(copy: Path, path: Path) -> None:
-    """A database and its head into their places; what was there is kept beside them."""
-    mark = secrets.token_hex(4)
-    with blaming(path):
-        for left in (path, *database.companions(path), Path(f"{path}.head")):
-            if left.exists():
-                os.replace(left, left.with_name(f"{left.name}.lost-{mark}"))
-        shutil.move(f"{copy}.head", f"{path}.head")
-        shutil.move(copy, path)  # last: without it, nothing is there

@@ -28,6 +28,7 @@ from counterflow.federation.question_gate import PER_MINUTE
 from counterflow.federation.sites import certificates, keys, letters, members, party, succession
 from counterflow.federation.sites.certificates import Participant
 from counterflow.federation.sites.letters import Card, JoinRequest
+from counterflow.federation.sites.party import Party
 from counterflow.federation.sites.site import CoordinatorSite
 from counterflow.files import write_whole
 from counterflow.records import describe, restore
@@ -61,17 +62,16 @@ class Plant:
 
 
 @dataclass(frozen=True)
-class CoordinatorFolder:
+class CoordinatorFolder(Party):
     """A coordinator; made by ``create`` once and by ``open`` ever after."""
 
-    folder: Path
-    federation: str
-    fingerprint: str
+    ROLE = party.COORDINATOR
     host: str
     port: int
     operator: str
-    kit: Path
+    kit: Path  # of the server
     operator_kit: Path
+    questions_per_minute: int = PER_MINUTE  # of each member
 
     @classmethod
     def create(
@@ -85,27 +85,18 @@ class CoordinatorFolder:
         with party.new(folder, "found a federation"):
             with keys.workshop(folder) as shop:
                 parties = {shop / "server": server, shop / "operator": person}
-                fingerprint, kits = certificates.establish(shop, name, host, port, parties)
+                fingerprint, kits = engine().establish(shop, name, host, port, parties)
             signed = {who.name: folder / "approved" / f"{who.name}.signed.zip" for who in (server, person)}
             own = {who: letters.certificate_in(file, who) for who, file in signed.items()}
             members.write(folder / members.FILE, {who: [certificates.fingerprint_of(one)] for who, one in own.items()})
             for place in ("plants", "removed", "jobs"):
                 (folder / place).mkdir(mode=0o700)
             party.write_service(folder, f"coordinator-{name}", f"coordinator of {name}")
-            places = (kits[who].relative_to(shop).as_posix() for who in (host, operator))
-            # last: with it the folder is whole
-            party.write(folder, party.COORDINATOR, name, fingerprint, host, port, operator, *places, PER_MINUTE)
-            made = cls.open(folder)
+            kit, operator_kit = (folder / kits[who].relative_to(shop) for who in (host, operator))
+            made = cls(folder, name, fingerprint, host, port, operator, kit, operator_kit)
+            made.write()  # last: with it the folder is whole
             made.prepare()
         return made
-
-    @classmethod
-    def open(cls, folder: Path) -> CoordinatorFolder:
-        """The coordinator of a folder that ``create`` made."""
-        folder = folder.absolute()
-        found = party.read(folder, party.COORDINATOR)
-        plain = {name: found[name] for name in ("federation", "fingerprint", "host", "port", "operator")}
-        return cls(folder, kit=folder / found["server_kit"], operator_kit=folder / found["operator_kit"], **plain)
 
     @property
     def label(self) -> str:
@@ -117,8 +108,17 @@ class CoordinatorFolder:
         return CoordinatorSite(self.folder)
 
     def prepare(self) -> None:
-        """Write the hardened policy of the server's kit: at first, and again before every start."""
+        """See ``Party``."""
         engine().prepare(self.kit, self.folder, members=self.folder / members.FILE)
+
+    @property
+    def listens(self) -> int | None:
+        """See ``Party``."""
+        return self.port
+
+    def is_alive(self, run: str) -> bool:
+        """See ``Party``."""
+        return self.engine_jobs.alive(run)
 
     @property
     def engine_jobs(self) -> Jobs:
@@ -185,7 +185,7 @@ class CoordinatorFolder:
         """Certificates for requests, each as a zip that can be sent."""
         for who in asked.values():  # of an approval that broke off; its certificate never became a member's
             (self.folder / "approved" / f"{who.name}.signed.zip").unlink(missing_ok=True)
-        made = certificates.approve_all(self.folder, asked)
+        made = engine().approve(self.folder, asked)
         for signed in made.values() if self._cross else ():
             letters.add_cross(signed, self._cross)
         return made
@@ -200,11 +200,11 @@ class CoordinatorFolder:
 
     @property
     def key_files(self) -> tuple[Path, ...]:
-        """What must be readable while the site runs."""
+        """See ``Party``."""
         return self.kit / "startup" / "server.key", self.operator_kit / "startup" / "client.key"
 
     def certificates(self) -> dict[str, datetime]:
-        """When each certificate ends."""
+        """See ``Party``."""
         founded = self.folder / "authority" / "rootCA.pem"  # may be kept offline
         own = {
             "the authority": founded if founded.exists() else self.kit / "startup" / "rootCA.pem",
@@ -234,7 +234,7 @@ class CoordinatorFolder:
             }
             for name, (kind, _) in () if units else own.items():
                 path = self.folder / kind / "request" / f"{name}.request.zip"
-                asked[path] = certificates.requested(path)
+                asked[path] = engine().requested(path)
             welcomes: dict[str, Path] = {}
             for name, signed in self._signed(asked).items():
                 certificate = letters.certificate_in(signed, name)
@@ -264,13 +264,13 @@ class CoordinatorFolder:
                 with keys.workshop(self.folder) as shop:
                     if shop != self.folder:
                         shutil.copy(self.folder / "profile.yml", shop / "profile.yml")
-                    certificates.found_again(shop, new.name)
+                    engine().found_again(shop, new.name)
                 write_whole(new / succession.FILE, succession.vouch(place, new), durable=True)
                 shutil.rmtree(old, ignore_errors=True)
                 place.rename(old)
                 new.rename(place)
             renewed = replace(self, fingerprint=certificates.fingerprint(place / "rootCA.pem"))
-            party.change(self.folder, fingerprint=renewed.fingerprint)
+            renewed.write()
         renewed.renew()
         return renewed
 

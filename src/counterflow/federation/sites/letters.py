@@ -31,6 +31,7 @@ from counterflow.federation.sites import certificates, keys, succession
 from counterflow.federation.sites.certificates import Participant
 from counterflow.files import blaming, write_whole
 from counterflow.plant import Channel
+from counterflow.records import describe, restore
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 FORMAT = 1
 LARGEST = 1_000_000  # bytes of a file, and of all that is in it
 _CARD, _SIGNATURE, _REQUEST = "card.json", "card.sig", "request.zip"
-_KEYS = ("format", "unit", "organisation", "federation", "inputs", "dt", "begins", "inputs_shown")
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,7 @@ class Card:
     Examples
     --------
     >>> from counterflow.plant import Channel
+from counterflow.records import describe, restore
     >>> card = Card("boiler", "steam_works", "waterworks", (Channel("fuel", "kg/s", (0.0, 2.0)),), 60.0)
     >>> Card.from_json(card.to_json()) == card
     True
@@ -66,25 +67,18 @@ class Card:
         certificates.check_federation(self.federation)
         job = Job("card", "sufficient", {self.unit: self.inputs}, dt=self.dt, begins=self.begins)  # checks the rest
         object.__setattr__(self, "dt", job.dt)
-        if not isinstance(self.inputs_shown, bool):
-            raise OptionError(f"'inputs_shown' of a card must be true or false, got {self.inputs_shown!r:.80}")
 
     def to_json(self) -> dict[str, Any]:
         """In plain types."""
-        plain = {name: getattr(self, name) for name in _KEYS if name != "format"}
-        return {"format": FORMAT, **plain, "inputs": [channel.to_json() for channel in self.inputs]}
+        return {"format": FORMAT, **describe(self)[0]}
 
     @classmethod
     def from_json(cls, found: object) -> Card:
-        """From plain types, trusting nothing; OptionError says what is wrong."""
-        if not isinstance(found, dict) or set(found) != set(_KEYS):
-            raise OptionError(f"a card holds {', '.join(_KEYS)}, and nothing else")
-        if found["format"] != FORMAT:
-            raise OptionError(f"a card of format {found['format']!r:.20}, here it is {FORMAT}: upgrade the older side")
-        if not isinstance(found["inputs"], list):
-            raise OptionError(f"'inputs' of a card must be a list, got {found['inputs']!r:.80}")
-        inputs = tuple(map(Channel.from_json, found["inputs"]))
-        return cls(inputs=inputs, **{name: found[name] for name in _KEYS if name not in ("format", "inputs")})
+        """From plain types, trusting nothing; the error says what is wrong."""
+        if not isinstance(found, dict) or found.get("format") != FORMAT:
+            told = found.get("format") if isinstance(found, dict) else found
+            raise OptionError(f"a card of format {told!r:.20}, here it is {FORMAT}: upgrade the older side")
+        return restore(cls, {name: value for name, value in found.items() if name != "format"}, {})
 
 
 @dataclass(frozen=True)

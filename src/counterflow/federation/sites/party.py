@@ -2,8 +2,7 @@
 
 ::
 
-    party.json           role, federation, fingerprint of the authority, and what else the role needs; of a coordinator
-                         also questions_per_minute, of each member: see start --questions-per-minute
+    party.json           role, federation, fingerprint of the authority, and what else the role needs
     presence.json        what the running site says of its connections
     supervisor.pid       process of the supervisor, whose lock tells whether it lives
     supervisor.log       what a supervisor in the background prints
@@ -20,10 +19,13 @@ import shutil
 import signal
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self, get_type_hints
 
 from counterflow.errors import OptionError, StorageError
 from counterflow.files import blaming
@@ -38,21 +40,82 @@ SITE_LOG = "site.log"
 # FLARE joins the command lines of jobs with spaces, and takes them apart again
 _AWKWARD = re.compile(r"""[\s"'\\#$]""")
 RATE = "questions_per_minute"
-_NUMBERS = ("port", RATE)
-_FIELDS = {
-    COORDINATOR: ("role", "federation", "fingerprint", "host", "port", "operator", "server_kit", "operator_kit", RATE),
-    PLANT: ("role", "federation", "fingerprint", "unit", "organisation", "kit"),
-}
+
+
+@dataclass(frozen=True)
+class Party(ABC):
+    """What coordinator and plant have alike: a folder that says what it is. Their fields stand in ``party.json``."""
+
+    folder: Path
+    federation: str
+    fingerprint: str  # of the authority
+
+    ROLE: ClassVar[str]
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """The party of a folder; refuses one of another role."""
+        folder = folder.absolute()
+        found = read(folder, cls.ROLE)
+        kinds = {name: hint for name, hint in get_type_hints(cls).items() if name not in ("folder", "ROLE")}
+        values: dict[str, Any] = {}
+        for name, hint in kinds.items():
+            value = found.get(name)
+            good = type(value) is int and value > 0 if hint is int else isinstance(value, str)
+            if not good or set(found) != {"role", *kinds}:
+                needed = ", ".join(("role", *kinds))
+                raise StorageError(f"{folder / FILE}: it must hold {needed}; put back the file of this party.")
+            values[name] = value if hint in (int, str) else (folder / value if value else None)
+        return cls(folder=folder, **values)
+
+    def write(self) -> None:
+        """Say what the folder is."""
+        told: dict[str, Any] = {"role": self.ROLE}
+        for name in (field.name for field in fields(self) if field.name != "folder"):
+            value = getattr(self, name)
+            told[name] = value.relative_to(self.folder).as_posix() if isinstance(value, Path) else value or ""
+        write_json(self.folder / FILE, _TITLE, told)
+
+    @property
+    @abstractmethod
+    def label(self) -> str:
+        """How messages call it."""
+
+    @property
+    @abstractmethod
+    def key_files(self) -> tuple[Path, ...]:
+        """What must be readable while the site runs."""
+
+    @abstractmethod
+    def certificates(self) -> dict[str, datetime]:
+        """When each certificate ends."""
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Write the hardened policy of the site's kit: at first, and again before every start."""
+
+    @property
+    def listens(self) -> int | None:
+        """The port on which the site is to listen; None: on none."""
+        return None
+
+    def waits_for(self) -> str:
+        """What has to be there before the site can start, "" if nothing."""
+        return ""
+
+    def is_alive(self, run: str) -> bool:
+        """Whether a run of the engine goes on that this party knows of."""
+        return False
+
+    def refuse_running(self) -> None:
+        """StorageError while a supervisor runs the site."""
+        if supervisor(self.folder) is not None:
+            raise StorageError(f"{self.label} runs: stop it first (counterflow federation stop {self.folder}).")
 
 
 def role(folder: Path) -> str:
     """ "coordinator" or "plant"; OptionError if the folder is neither."""
     return str(read(folder)["role"])
-
-
-def write(folder: Path, role: str, *values: object) -> None:
-    """Say what a folder is: the fields of its role, in order."""
-    write_json(folder / FILE, _TITLE, dict(zip(_FIELDS[role], (role, *values), strict=True)))
 
 
 def change(folder: Path, **values: object) -> None:
@@ -70,17 +133,12 @@ def read(folder: Path, wanted: str = "") -> dict[str, Any]:
         )
     found = read_json(path, _TITLE)
     named = found.get("role") if isinstance(found, dict) else None
-    fields = _FIELDS.get(named, ()) if isinstance(named, str) else ()
-    texts = [found[name] for name in fields if name not in _NUMBERS] if fields and set(found) == set(fields) else [None]
-    numbers = (found.get(name, 1) for name in _NUMBERS) if texts != [None] else ()
-    if not all(isinstance(text, str) for text in texts) or not all(type(one) is int and one > 0 for one in numbers):
-        raise StorageError(
-            f"{path}: it must hold {', '.join(fields or ('role', '...'))}; put back the file of this party."
-        )
+    doer = {COORDINATOR: "the coordinator", PLANT: "a plant"}
+    if named not in doer:
+        raise StorageError(f"{path}: it must hold the role of a party; put back the file of this party.")
     if wanted and named != wanted:
-        doer = {COORDINATOR: "the coordinator", PLANT: "a plant"}
         raise OptionError(
-            f"{str(folder)!r} is the folder of {doer[str(named)]}, and this is done by {doer[wanted]}: give its folder."
+            f"{str(folder)!r} is the folder of {doer[named]}, and this is done by {doer[wanted]}: give its folder."
         )
     return dict(found)
 

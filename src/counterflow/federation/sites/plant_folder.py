@@ -34,6 +34,8 @@ from counterflow.federation.reconciliation import differences, reconcile
 from counterflow.federation.sites import certificates, keys, letters, party, succession
 from counterflow.federation.sites.certificates import Participant
 from counterflow.federation.sites.letters import Card
+from counterflow.federation.sites.party import Party
+from counterflow.federation.sites.ports import reachable
 from counterflow.federation.sites.site import PlantSite
 from counterflow.files import blaming, write_whole
 from counterflow.plant import LocalModel, Recording, UnitRecording
@@ -43,12 +45,10 @@ BUDGET = 3.0
 
 
 @dataclass(frozen=True)
-class PlantFolder:
+class PlantFolder(Party):
     """A plant; made by ``create`` once and by ``open`` ever after. ``kit`` is None until it was welcomed."""
 
-    folder: Path
-    federation: str
-    fingerprint: str
+    ROLE = party.PLANT
     unit: str
     organisation: str
     kit: Path | None
@@ -82,16 +82,8 @@ class PlantFolder:
             made = cls(folder, federation, expected, unit, organisation, None)
             made._open_budget(budget)
             made._ask_to_join(recording)
-            made._write()
+            made.write()
         return made
-
-    @classmethod
-    def open(cls, folder: Path) -> PlantFolder:
-        """The plant of a folder that ``create`` made."""
-        folder = folder.absolute()
-        found = party.read(folder, party.PLANT)
-        plain = {name: found[name] for name in ("federation", "fingerprint", "unit", "organisation")}
-        return cls(folder, kit=folder / found["kit"] if found["kit"] else None, **plain)
 
     @property
     def label(self) -> str:
@@ -118,11 +110,11 @@ class PlantFolder:
 
     @property
     def key_files(self) -> tuple[Path, ...]:
-        """What must be readable while the site runs."""
+        """See ``Party``."""
         return () if self.kit is None else (self.kit / "startup" / "client.key",)
 
     def certificates(self) -> dict[str, datetime]:
-        """When each certificate ends."""
+        """See ``Party``."""
         files = {self.label: "client.crt", "the authority": "rootCA.pem"}
         if self.kit is None:
             return {}
@@ -144,7 +136,7 @@ class PlantFolder:
             try:
                 with blaming(signed):
                     signed.write_bytes(letter.signed)
-                made = certificates.assemble(shop, signed, expected, into)
+                made = engine().assemble(shop, signed, expected, into)
             finally:
                 signed.unlink(missing_ok=True)
             if letter.cross:
@@ -153,7 +145,7 @@ class PlantFolder:
         joined = replace(self, kit=self.folder / made.relative_to(shop), fingerprint=expected)
         joined.prepare()
         party.write_service(self.folder, self.unit, self.label)
-        joined._write()
+        joined.write()
         for old in self.folder.glob("kits-*"):
             if old.name != into:
                 shutil.rmtree(old, ignore_errors=True)
@@ -181,26 +173,26 @@ class PlantFolder:
             shutil.rmtree(old, ignore_errors=True)
             (self.folder / "request").rename(old)
         asking = replace(self, kit=None)
-        asking._write()
+        asking.write()
         asking._ask_to_join(Recording.load(self.folder / "log.safetensors"))
         return asking
 
     def _ask_to_join(self, recording: Recording) -> None:
         who = Participant(self.unit, "plant", self.organisation)
         with keys.workshop(self.folder) as shop:
-            made = certificates.request(shop, self.federation, who)
+            made = engine().request(shop, self.federation, who)
         request = self.folder / made.relative_to(shop)
         inputs = _own(recording, self.unit).unit.inputs
         shown = self.policy.inputs_shown
         card = Card(self.unit, self.organisation, self.federation, inputs, recording.dt, self.site.begins, shown)
         letters.write_join(self.join_file, card, self.folder / "request" / f"{self.unit}.key", request)
 
-    def refuse_running(self) -> None:
-        if party.supervisor(self.folder) is not None:
-            raise StorageError(f"{self.label} runs: stop it first (counterflow federation stop {self.folder}).")
+    def waits_for(self) -> str:
+        """The coordinator's server: FLARE would give up, and come back late."""
+        return "" if self.kit is None else reachable(*engine().address(self.kit))
 
     def prepare(self) -> None:
-        """Write the hardened policy of the kit: at first, and again before every start."""
+        """See ``Party``; refused as long as the plant was not welcomed, or its books contradict each other."""
         if self.kit is None:
             raise OptionError(
                 f"{self.label} was not welcomed yet: send {self.join_file} to the coordinator, and give its answer: "
@@ -261,10 +253,6 @@ class PlantFolder:
     def _open_budget(self, budget: float) -> None:
         if self.ledger is not None and not self.ledger.exists():
             Ledger.create(self.ledger, self.unit, budget, self.policy.delta, self.policy.window).close()
-
-    def _write(self) -> None:
-        kit = self.kit.relative_to(self.folder).as_posix() if self.kit is not None else ""
-        party.write(self.folder, party.PLANT, self.federation, self.fingerprint, self.unit, self.organisation, kit)
 
 
 def default_policy(unit: str, demanded: bool = True, ask: Mapping[str, Sequence[str]] = MappingProxyType({})) -> str:

@@ -22,24 +22,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from counterflow.errors import StorageError
+from counterflow.errors import CounterflowError, PrivacyError, StorageError
 from counterflow.exchange.controllers import UnitControllers
 from counterflow.exchange.registry import method_of
 from counterflow.exchange.task import UnitData
 from counterflow.federation import audit, job_gate
+from counterflow.federation.asking import PlantView
 from counterflow.federation.audit import Audit
+from counterflow.federation.controller_terms import PlantControllers
 from counterflow.federation.coordinator_session import CoordinatorSession
 from counterflow.federation.description import Description
+from counterflow.federation.desk import PlantDesk
 from counterflow.federation.guard import Guard
-from counterflow.federation.job import Job
-from counterflow.federation.parts import UNIT_FILE, finished_fits, questions_about, saved_server, saved_unit
+from counterflow.federation.job import QUESTIONS, Job
+from counterflow.federation.parts import (
+    UNIT_FILE,
+    finished_fits,
+    questions_about,
+    save_unit,
+    saved_server,
+    saved_unit,
+)
 from counterflow.federation.plant_session import PlantSession
-from counterflow.federation.plant_view import PlantView
 from counterflow.federation.policy import Policy
-from counterflow.federation.question_box import PlantQuestions, QuestionBox
+from counterflow.federation.question_box import QuestionBox
 from counterflow.federation.question_gate import PER_MINUTE
 from counterflow.federation.question_service import GRACE, QuestionService
-from counterflow.federation.reactions import Carry, PlantControllers
+from counterflow.federation.rounds import Carry
 from counterflow.federation.sites import party
 from counterflow.files import write_whole
 from counterflow.plant import LocalModel, Recording
@@ -92,7 +101,10 @@ class PlantSite:
         policy = self.policy
         job_gate.count(job, policy, audit)
         guard = Guard(job, Description.of(own), policy, audit)
-        job_gate.require_approval(guard, self.home)
+        try:
+            job_gate.require_approval(job, policy, audit, self.home)
+        except PrivacyError as error:
+            guard.refuse("job", job.to_text().encode(), error)
         return guard
 
     @property
@@ -109,10 +121,19 @@ class PlantSite:
         """Where this plant's questions wait."""
         return QuestionBox(self.home / audit.FILE)
 
-    def questions(self, job: Job, audit: Audit, own: UnitData) -> PlantQuestions:
-        """This plant's side of a standing job."""
-        file, found = self.home / "policy.toml", self._controllers(job, own)
-        return PlantQuestions(self.box, job, lambda: self.guard(job, audit, own), file, found)
+    def party(self, job: Job) -> PlantSession | PlantDesk:
+        """This plant's side of a job: its session where it stopped, or, of a standing job, its desk of questions."""
+        own, audit = self.own(), self.audit()
+        if job.method == QUESTIONS:
+            found = self._controllers(job, own)
+            return PlantDesk(self.box, job, lambda: self.guard(job, audit, own), self.home / "policy.toml", found)
+        guard = self.guard(job, audit, own)
+        try:
+            return self.session(job, guard, own)
+        except StorageError:
+            raise
+        except CounterflowError as error:  # such as a model that is missing
+            guard.refuse("job", job.to_text().encode(), error)
 
     def _controllers(self, job: Job, own: UnitData) -> PlantControllers | None:
         """The plant's controllers, as it has learned them in the fit that a standing job is about.
@@ -136,9 +157,17 @@ class PlantSite:
 
     def session(self, job: Job, guard: Guard, own: UnitData) -> PlantSession:
         """The session of one job, where it stopped."""
-        folder = self.home / "sessions" / job.id
-        machine = method_of(job).unit
-        return _handed_over(lambda: PlantSession.open(folder, self.unit, job, lambda: machine(job, own), guard))
+
+        def keep(session: PlantSession) -> None:
+            save_unit(self.home, job, own, session.state, session.losses)
+
+        def opened() -> PlantSession:
+            return PlantSession.open(
+                self.home / "sessions" / job.id, self.unit, job, lambda: method_of(job).unit(job, own), guard,
+                keep,
+            )  # fmt: skip
+
+        return _handed_over(opened)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -18,6 +17,8 @@ from counterflow.federation.sites import certificates, keys, members, party
 from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
 from counterflow.federation.sites.keeper import Keeper
 from counterflow.federation.sites.plant_folder import PlantFolder
+from counterflow.federation.sites.ports import check_port
+from counterflow.federation.sites.site import CoordinatorSite
 from counterflow.federation.sites.tidying import Rule, tidy
 from counterflow.files import blaming
 
@@ -87,7 +88,7 @@ class Supervisor:
             began = time.monotonic()
             try:
                 self._check_port(RELEASE)
-                self._await_server(kit)
+                self._await_others()
                 if self._stop.is_set():
                     return
                 self._tidy(kit)
@@ -143,15 +144,14 @@ class Supervisor:
                 self._tidy(self.site.kit)
 
     def _tidy(self, kit: Path) -> None:
-        alive = self.site.engine_jobs.alive if isinstance(self.site, CoordinatorFolder) else lambda run: False
-        gone = tidy(self.site.folder, kit, self._rule, alive)
+        gone = tidy(self.site.folder, kit, self._rule, self.site.is_alive)
         if gone:
             self._say(f"{gone} traces of runs that ended more than {self._rule.days:g} days ago were deleted")
 
-    def _await_server(self, kit: Path) -> None:
-        """At a plant, until the coordinator's server can be reached: FLARE would give up, and come back late."""
+    def _await_others(self) -> None:
+        """Until what the site needs is there: a plant, the coordinator's server."""
         told = ""
-        while isinstance(self.site, PlantFolder) and (why := reachable(*engine().address(kit))):
+        while why := self.site.waits_for():
             if why != told:
                 told = why
                 self._say(f"waits for the coordinator's server, {why}")
@@ -159,76 +159,43 @@ class Supervisor:
                 return
 
     def _check_port(self, patience: float) -> None:
-        if isinstance(self.site, CoordinatorFolder):
-            check_port(self.site.port, patience)
-
-
-def check_port(port: int, patience: float = 0.0) -> None:
-    """Refuse a port on which somebody still listens after so many seconds: a server may share it in silence."""
-    deadline = time.monotonic() + patience
-    while True:
-        with socket.socket() as test:
-            test.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                test.bind(("", port))
-                return
-            except OSError as error:
-                if time.monotonic() >= deadline:
-                    raise StorageError(
-                        f"port {port} cannot be listened on: {error.strerror or error}. End what uses it, or found the "
-                        "federation with another --port."
-                    ) from error
-        time.sleep(0.1)
-
-
-def reachable(host: str, port: int, patience: float = 2.0) -> str:
-    """ "" if somebody listens at an address; else why not."""
-    try:
-        socket.create_connection((host, port), timeout=patience).close()
-    except OSError as error:
-        return f"{host}:{port}: {error.strerror or error}"
-    return ""
+        if self.site.listens is not None:
+            check_port(self.site.listens, patience)
 
 
 class _News:
-    """What has changed since it was last asked: connections, and states of jobs."""
+    """What has changed since it was last asked: connections, and, at a coordinator, plants and states of jobs."""
 
     def __init__(self, site: Folder) -> None:
-        self._site = site
+        self._folder = site.folder
         self.plants: tuple[str, ...] = ()
         self._connected = False
         self._states: dict[str, str] = {}
-        self._list_states(first=True)
+        list(self._new_states())
 
     def lines(self) -> Iterator[str]:
-        told = members.presence(self._site.folder / members.PRESENCE)
-        if isinstance(self._site, CoordinatorFolder):
-            now = tuple(told.get("plants", ()))
-            for these, others, what in ((now, self.plants, "joined"), (self.plants, now, "left")):
-                for unit in these:
-                    if unit not in others:
-                        yield f"plant {unit} has {what} ({len(now)} connected)"
-            self.plants = now
-            yield from self._list_states()
-        elif bool(told.get("connected")) != self._connected:
+        told = members.presence(self._folder / members.PRESENCE)
+        now = tuple(told.get("plants", ()))
+        for these, others, what in ((now, self.plants, "joined"), (self.plants, now, "left")):
+            for unit in these:
+                if unit not in others:
+                    yield f"plant {unit} has {what} ({len(now)} connected)"
+        self.plants = now
+        yield from self._new_states()
+        if bool(told.get("connected")) != self._connected:
             self._connected = bool(told.get("connected"))
             yield "connected" if self._connected else "not connected: the site keeps trying"
 
-    def _list_states(self, first: bool = False) -> list[str]:
-        out: list[str] = []
-        if not isinstance(self._site, CoordinatorFolder):
-            return out
-        for path in sorted((self._site.folder / "states").glob("*.json")):
+    def _new_states(self) -> Iterator[str]:
+        for path in sorted((self._folder / "states").glob("*.json")):
             try:
-                found = self._site.site.state(path.stem)
+                found = CoordinatorSite(self._folder).state(path.stem)
             except StorageError:
                 continue
             text = f"{found.get('state')}" + (f": {found['reason']}" if found.get("reason") else "")
             if self._states.get(path.stem) != text:
                 self._states[path.stem] = text
-                if not first:
-                    out.append(f"job {path.stem} {text}")
-        return out
+                yield f"job {path.stem} {text}"
 
 
 @contextmanager

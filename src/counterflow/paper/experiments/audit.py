@@ -12,7 +12,7 @@ import numpy as np
 from counterflow.arrays import FloatArray
 from counterflow.exchange.estimators import KalmanEstimator
 from counterflow.fits.training import fit
-from counterflow.paper.augmented import AugmentedModel
+from counterflow.paper.augmented import AugmentedModel, ClientData
 from counterflow.plant import Plant, Recording
 from counterflow.privacy import Privacy
 from counterflow.privacy.accounting import gaussian_epsilon
@@ -47,7 +47,7 @@ def audited(plant: Plant, recording: Recording, privacy: Privacy, rounds: int, n
     for sign in (1.0, -1.0):
         y = own.y.copy()
         y[at] = sign * R * direction
-        data = part.client_data(clipped_rows(y, R)[0], clipped_rows(own.u, R)[0])
+        data = ClientData.from_part(part, clipped_rows(y, R)[0], clipped_rows(own.u, R)[0])
         releases.append(followed(AugmentedModel(part.working_model, data), answers))
     mu = sum(
         float(((one - other) ** 2).sum()) / message.noise**2

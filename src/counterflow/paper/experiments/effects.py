@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
+from counterflow.fits.history import History
 from counterflow.plant import Plant, Recording, excitation
 
 Responses = Mapping[tuple[str, str], FloatArray]  # of (effect, cause): (horizon, outputs, inputs)
 
 HORIZON = 20  # rows over which effects are compared
-NOTHING = 1.0  # the relative error of the answer "no coupling", whatever the truth
 
 
 def pairs(plant: Plant) -> tuple[tuple[str, str], ...]:
@@ -22,14 +22,7 @@ def pairs(plant: Plant) -> tuple[tuple[str, str], ...]:
 
 
 def between(plant: Plant, letter: str) -> NDArray[np.bool_]:
-    """Where the couplings stand in A or B.
-
-    Examples
-    --------
-    >>> from counterflow.plant import random_plant
-    >>> between(random_plant(units=2, states=1, inputs=1, rng=0), "B").tolist()
-    [[False, True], [True, False]]
-    """
+    """Where the couplings stand in A or B."""
     mask = np.ones(getattr(plant, letter).shape, bool)
     for name in plant.names:
         columns = plant.state_slice(name) if letter == "A" else plant.input_slice(name)
@@ -38,15 +31,7 @@ def between(plant: Plant, letter: str) -> NDArray[np.bool_]:
 
 
 def coupling_error(found: Plant, true: Plant, letter: str = "B") -> float:
-    """|X̂ - X| / |X| over all blocks between units; 1 is what "no coupling" gets, NaN if there is none.
-
-    Examples
-    --------
-    >>> from counterflow.plant import random_plant
-    >>> plant = random_plant(rng=0)
-    >>> coupling_error(without_couplings(plant), plant)
-    1.0
-    """
+    """|X̂ - X| / |X| over all blocks between units; 1 is what "no coupling" gets, NaN if there is none."""
     mask = between(true, letter)
     one, other = getattr(found, letter)[mask], getattr(true, letter)[mask]
     size = float(np.linalg.norm(other))
@@ -68,16 +53,7 @@ def without_couplings(plant: Plant, letters: str = "AB") -> Plant:
 
 
 def responses(plant: Plant, horizon: int = HORIZON) -> dict[tuple[str, str], FloatArray]:
-    """What a held change of one by one of each input of a unit does to the outputs of each other unit.
-
-    Examples
-    --------
-    >>> from counterflow.plant import random_plant
-    >>> plant = random_plant(rng=0)
-    >>> found = responses(plant, 3)["unit2", "unit1"]
-    >>> found.shape, bool(np.allclose(found[0], plant.block("C", "unit2") @ plant.block("B", "unit2", "unit1")))
-    ((3, 8, 2), True)
-    """
+    """What a held change of one by one of each input of a unit does to the outputs of each other unit."""
     held = plant.impulse_response(horizon).cumsum(axis=0)
     return {(m, n): held[:, plant.output_slice(m), plant.input_slice(n)] for m, n in pairs(plant)}
 
@@ -90,14 +66,7 @@ def effect_error(found: Responses, true: Responses) -> float:
 
 
 def r_squared(found: Responses, true: Responses) -> float:
-    """1 - Σ(Δ̂ - Δ)² / ΣΔ²: the share of the effects that is explained; 0 is what "no effect" gets.
-
-    Examples
-    --------
-    >>> one = {("a", "b"): np.ones((2, 1, 1))}
-    >>> r_squared(one, one), r_squared({("a", "b"): np.zeros((2, 1, 1))}, one)
-    (1.0, 0.0)
-    """
+    """1 - Σ(Δ̂ - Δ)² / ΣΔ²: the share of the effects that is explained; 0 is what "no effect" gets."""
     return 1.0 - effect_error(found, true) ** 2
 
 
@@ -105,3 +74,13 @@ def recorded(plant: Plant, steps: int, seed: int, pole: float = 0.0, mean: float
     """A recording with Gaussian inputs of variance 1: white, or autoregressive, around a mean."""
     drawn = excitation.autoregressive(plant, steps, seed, pole=pole)  # a pole of 0 is white
     return plant.simulate(steps, rng=seed, inputs={name: u + mean for name, u in drawn.items()})
+
+
+def loss_ratios(history: History) -> list[float]:
+    """The units' last losses over the proprietary ones."""
+    return [history.client_loss[n][-1] / history.proprietary_loss[n][-1] for n in history.client_loss]
+
+
+def error_ratios(means: Mapping[str, Mapping[str, float]], model: str, base: str = "proprietary") -> float:
+    """Mean squared one-step errors of one model over those of another, mean over the units."""
+    return float(np.mean([means[model][name] / means[base][name] for name in means[base]]))

@@ -1,40 +1,35 @@
-"""What an experiment is: tasks, figures, and claims with verdicts that are computed, never written by hand."""
+"""What an experiment is: tasks to be done, and an object that knows by name what their results say.
+
+A subclass names its tasks and does one of them. Made from the outcomes of all, it computes quantities; claims with
+verdicts, figures, tables and the sentences of ``experiments.toml`` speak of these by name.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from counterflow.arrays import FloatArray
-
-if TYPE_CHECKING:
-    from counterflow.paper.experiments.figures import Drawing
+from counterflow.paper.experiments.figures import Curve, Drawing, Middle, Panel, band
+from counterflow.paper.experiments.verdicts import Verdict, both
+from counterflow.paper.experiments.wording import Filled, said, texts
 
 Value = float | str | FloatArray
-Verdict = Literal[
-    "agrees",
-    "agrees in order of magnitude",
-    "does not hold",
-    "undecided",
-    "not comparable",
-    "claim without number",
-    "beyond the paper",
-]
-VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 
 @dataclass(frozen=True)
 class Request:
     """What the user asks of every experiment.
 
-    Parameters
-    ----------
-    quick : fewer repetitions, rows or rounds, to look rather than to judge.
-    hai, swat : the user's own files of the two real plants; None: generated stand-ins.
+    ``quick``: fewer repetitions, rows or rounds, to look rather than to judge. ``hai``, ``swat``: the user's own files
+    of the two real plants; None: generated stand-ins.
     """
 
     quick: bool = False
@@ -57,6 +52,19 @@ class Task:
         return self.settings[key]
 
 
+def grid(experiment: str, axes: Mapping[str, Sequence[Any]], **fixed: Any) -> tuple[Task, ...]:
+    """Tasks with every combination of values of some settings, the last of them varying fastest.
+
+    Examples
+    --------
+    >>> [dict(task.settings) for task in grid("privacy", {"epsilon": (1.0, 3.0)}, run=0)]
+    [{'run': 0, 'epsilon': 1.0}, {'run': 0, 'epsilon': 3.0}]
+    """
+    return tuple(
+        Task(experiment, {**fixed, **dict(zip(axes, values, strict=True))}) for values in product(*axes.values())
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class Outcome:
     """A task that is done: its values by name, and how long it took.
@@ -75,14 +83,6 @@ class Outcome:
         value = self.values[key]
         assert isinstance(value, float), f"{key!r} is {type(value).__name__}"
         return value
-
-    def text(self, key: str) -> str:
-        value = self.values[key]
-        assert isinstance(value, str), f"{key!r} is {type(value).__name__}"
-        return value
-
-
-Outcomes = Sequence[Outcome]
 
 
 @dataclass(frozen=True)
@@ -123,41 +123,145 @@ class Table:
     paper: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
 class Experiment:
-    """One result of the paper.
+    """One result of the paper, made again; an object of it holds the outcomes of its tasks.
 
-    Parameters
-    ----------
-    name, title : for the command line, and for people.
-    paper : where it stands in the paper (section, figure or table).
-    question : what it is to show.
-    tasks : from a Request to the tasks, all of them independent of one another.
-    compute : does one task; a function of a module, so that worker processes can find it. The same task gives the
-        same values, in whatever process.
-    figures : from the outcomes of all tasks to drawings by name (letters, digits, hyphens).
-    judge : from the outcomes of all tasks to claims with verdicts.
-    choices : what we chose where the paper is silent, one sentence each.
-    text : what is seen, from outcomes and claims; a sentence or two for the report.
-    tables : from the outcomes of all tasks to tables.
-    options : the options of the command that made these outcomes, beside ``--quick``.
-    revision : raised when ``compute`` changes what it gives, so that stored results of before are not used.
+    ``name``, ``title``, ``paper`` (where the result stands in it), ``question`` and ``choices`` (ours, where the paper
+    is silent) are texts. ``revision`` is raised when ``compute`` changes what it gives, so that stored results of
+    before are not used.
     """
 
-    name: str
-    title: str
-    paper: str
-    question: str
-    tasks: Callable[[Request], tuple[Task, ...]]
-    compute: Callable[[Task], Mapping[str, Value]]
-    figures: Callable[[Outcomes], Mapping[str, Drawing]]
-    judge: Callable[[Outcomes], Iterable[Claim]]
-    choices: tuple[str, ...] = ()
-    text: Callable[[Outcomes, Sequence[Claim]], str] = lambda *_: ""
-    tables: Callable[[Outcomes], tuple[Table, ...]] = lambda _: ()
-    options: Callable[[Outcomes], tuple[str, ...]] = lambda _: ()
-    revision: int = 1
+    name: ClassVar[str]
+    title: ClassVar[str]
+    paper: ClassVar[str]
+    question: ClassVar[str]
+    revision: ClassVar[int]
 
-    def claims(self, outcomes: Outcomes) -> tuple[Claim, ...]:
-        """All claims, with verdicts."""
-        return tuple(self.judge(outcomes))
+    def __init_subclass__(cls, name: str = "", revision: int = 1) -> None:
+        if name:  # of ``experiments.toml``; others bring their own texts
+            cls.name, cls.revision, own = name, revision, texts()[name]
+            cls.title, cls.paper, cls.question = own["title"], own["paper"], own["question"]
+
+    def __init__(self, outcomes: Sequence[Outcome]) -> None:
+        self.outcomes = outcomes
+
+    @staticmethod
+    def tasks(request: Request) -> tuple[Task, ...]:
+        """What to compute, all tasks independent of one another."""
+        raise NotImplementedError
+
+    @staticmethod
+    def compute(task: Task) -> Mapping[str, Value]:
+        """Do one task: the same task gives the same values, in whatever process."""
+        raise NotImplementedError
+
+    def judge(self) -> Iterable[Claim]:
+        """Claims with verdicts that are computed, never written by hand."""
+        raise NotImplementedError
+
+    def draw(self) -> Mapping[str, Drawing]:
+        """Figures by the names of their files (letters, digits, hyphens)."""
+        return {}
+
+    def tabulate(self) -> Iterable[Table]:
+        """Tables."""
+        return ()
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Options of the command that made these outcomes, beside ``--quick``."""
+        return ()
+
+    @cached_property
+    def claims(self) -> tuple[Claim, ...]:
+        return tuple(self.judge())
+
+    @cached_property
+    def figures(self) -> Mapping[str, Drawing]:
+        return self.draw()
+
+    @cached_property
+    def tables(self) -> tuple[Table, ...]:
+        return tuple(self.tabulate())
+
+    @property
+    def seconds(self) -> float:
+        """What all tasks took."""
+        return sum(outcome.seconds for outcome in self.outcomes)
+
+    # ---- outcomes, by the settings of their tasks
+
+    def where(self, **settings: Any) -> list[Outcome]:
+        """Those whose tasks have all these settings; ``...`` stands for any value."""
+        return [
+            outcome
+            for outcome in self.outcomes
+            if all(
+                key in outcome.task.settings and (value is ... or outcome.task[key] == value)
+                for key, value in settings.items()
+            )
+        ]
+
+    def levels(self, setting: str, **settings: Any) -> tuple[Any, ...]:
+        """All values of a setting, least first."""
+        return tuple(sorted({outcome.task[setting] for outcome in self.where(**settings)}))
+
+    def of(self, key: str | Callable[[Outcome], ArrayLike], by: str = "", **settings: Any) -> FloatArray:
+        """A number or an array of every outcome: one row for each run; and, if asked ``by`` a setting, one column for
+        each value of it, least first.
+        """
+        if by:
+            columns = [self.of(key, **{**settings, by: level}) for level in self.levels(by, **settings)]
+            return np.stack(columns, axis=1)
+        return np.stack([o.array(key) if isinstance(key, str) else np.asarray(key(o)) for o in self.where(**settings)])
+
+    def course(self, key: str, label: str, colour: int = 0, middle: Middle = "mean", **settings: Any) -> Curve:
+        """A series of all runs against the rounds of the training."""
+        runs = self.where(**settings)
+        return band(runs[0].array("round"), [run.array(key) for run in runs], label, colour, middle=middle)
+
+    # ---- sentences
+
+    def filled(self, text: str, **values: object) -> str:
+        """A text with values, or else with quantities of this experiment, for the names in braces."""
+        return Filled(self).vformat(text, (), values)
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        own = texts()[self.name]
+        shared = (choice for each in own.get("shared", ()) for choice in texts()["shared"][each])
+        return (*shared, *map(self.filled, own.get("choices", ())))
+
+    def claim(self, key: str, verdict: Verdict, **values: object) -> Claim:
+        """The claim of that key in ``experiments.toml``."""
+        parts = texts()[self.name]["claims"][key].items()
+        return Claim(verdict=verdict, key=key, **{part: self.filled(text, **values) for part, text in parts})
+
+    def caption(self, key: str, **values: object) -> str:
+        """The caption of that key."""
+        return self.filled(texts()[self.name]["captions"][key], **values)
+
+    def drawing(self, key: str, panels: Iterable[Panel], **layout: Any) -> Drawing:
+        """A figure with the caption of that key."""
+        return Drawing(self.caption(key), tuple(panels), **layout)
+
+    def verdict_of(self, *keys: str) -> Verdict:
+        """Of the claim of that key; of several, of all of them together."""
+        found = [self.seen(claim) for claim in self.claims if claim.key in keys]
+        assert found, f"no claim is {' or '.join(keys)}"
+        return both(*found) if len(found) > 1 else found[0]
+
+    def seen(self, claim: Claim) -> Verdict:
+        """The verdict that the sentences of ``text`` go by."""
+        return claim.verdict
+
+    @property
+    def text(self) -> str:
+        """What is seen: a sentence or two. One there goes with the verdict of claims, or with a quantity (``if``)."""
+        parts = []
+        for each in texts()[self.name].get("text", ()):
+            if "if" in each and not getattr(self, each["if"]):
+                continue
+            verdict = self.verdict_of(*each["claims"]) if "claims" in each else "agrees"
+            parts.append(self.filled(said(verdict, *(each.get(key, "") for key in ("yes", "no", "unclear")))))
+        return " ".join(part for part in parts if part)

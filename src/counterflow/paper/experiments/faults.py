@@ -40,12 +40,6 @@ def case(fault: str, level: float, seed: int, steps: int) -> Case:
     fault : "local" (relative error of A_mm and B_mm), "noise" (factor on Q_m), "missing" (share of each unit's rows),
         "dropout" (share of the time that a third unit's measurements are missing at the end; 1: it takes no part),
         "colour" (pole of the inputs), "nonlinear" (curvature of a saturation of the states).
-
-    Examples
-    --------
-    >>> found = case("missing", 0.2, seed=0, steps=200)
-    >>> found.recording.has_missing, found.whole.has_missing
-    (True, False)
     """
     plant = random_plant(units=3 if fault == "dropout" else 2, rng=seed)
     if fault == "nonlinear":
@@ -66,13 +60,7 @@ def case(fault: str, level: float, seed: int, steps: int) -> Case:
 
 
 def fresh(fault: str, level: float, seed: int, steps: int) -> Recording:
-    """New data of the plant of a ``case``, without any missing rows: what a trained client would go on to predict.
-
-    Examples
-    --------
-    >>> fresh("dropout", 1.0, seed=0, steps=50).names
-    ('unit1', 'unit2')
-    """
+    """New data of the plant of a ``case``, without any missing rows: what a trained client would go on to predict."""
     plant = random_plant(units=3 if fault == "dropout" else 2, rng=seed)
     if fault == "nonlinear":
         return _saturating(plant, level, [seed, 11], NEW + seed, steps)[0]
@@ -130,13 +118,7 @@ def _dropped(plant: Plant, recording: Recording, share: float) -> Case:
 
 
 def saturated(x: FloatArray, curvature: float) -> FloatArray:
-    """tanh(κ x) / κ; the identity for κ = 0.
-
-    Examples
-    --------
-    >>> saturated(np.array([0.5]), 0.0).tolist(), saturated(np.array([100.0]), 0.5).round(6).tolist()
-    ([0.5], [2.0])
-    """
+    """tanh(κ x) / κ; the identity for κ = 0."""
     return x if curvature == 0 else np.tanh(curvature * x) / curvature
 
 

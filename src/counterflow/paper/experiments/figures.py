@@ -75,23 +75,25 @@ class Panel:
         if self.sketch:
             axes.set_axis_off()
             return
-        axes.set_xlabel(self.x)
-        axes.set_ylabel(self.y)
+        axes.set(xlabel=self.x, ylabel=self.y)
         if self.range_x != (None, None):
             axes.set_xlim(*self.range_x)
         if self.range_y != (None, None):
             axes.set_ylim(*self.range_y)
         if self.log_x is not False:
-            log_axis(axes, "x", None if self.log_x is True else self.log_x)
+            log_axis(axes, "x", self.log_x)
         if self.log_y is not False:
-            log_axis(axes, "y", None if self.log_y is True else self.log_y)
+            log_axis(axes, "y", self.log_y)
 
 
-def over_rounds(
-    title: str, curves: Sequence[Curve], y: str, log_y: bool = True, range_y: Range = (None, None)
-) -> Panel:
+def client_loss(number: int) -> str:
+    """What stands along the axis of a client's loss."""
+    return f"$L_{{{number},a}}$ (outputs, squared)"
+
+
+def over_rounds(title: str, curves: Sequence[Curve], y: str) -> Panel:
     """A panel of a training: something against rounds, on logarithmic axes."""
-    return Panel(title, curves, "round k + 1", y, log_x=True, log_y=log_y, range_y=range_y)
+    return Panel(title, curves, "round k + 1", y, log_x=True, log_y=True)
 
 
 @dataclass(frozen=True)
@@ -157,15 +159,7 @@ def _legend_width(lengths: Sequence[int], columns: int) -> float:
 
 
 def middle_of(runs: FloatArray, middle: Middle) -> FloatArray:
-    """The mean, the median or the geometric mean over runs (rows).
-
-    Examples
-    --------
-    >>> middle_of(np.array([[1.0], [2.0], [6.0]]), "mean").tolist()
-    [3.0]
-    >>> middle_of(np.array([[1.0], [2.0], [6.0]]), "median").tolist()
-    [2.0]
-    """
+    """The mean, the median or the geometric mean over runs (rows)."""
     if middle == "geometric mean":
         return np.asarray(np.exp(np.log(runs).mean(axis=0)))
     return np.asarray(runs.mean(axis=0) if middle == "mean" else np.median(runs, axis=0))
@@ -230,10 +224,11 @@ def moment(x: float) -> Curve:
     return lambda axes: axes.axvline(x, color=INK, linewidth=0.8, linestyle=(0, (1, 1)))
 
 
-def log_axis(axes: Axes, which: Literal["x", "y"], ticks: Sequence[float] | None = None) -> None:
+def log_axis(axes: Axes, which: Literal["x", "y"], scale: Scale) -> None:
     """A logarithmic axis with few, plain numbers on it: after what is drawn on it, which tells how long it is."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
+    ticks = None if isinstance(scale, bool) else scale
     (axes.set_xscale if which == "x" else axes.set_yscale)("log")
     axis, (low, high) = (axes.xaxis, axes.get_xlim()) if which == "x" else (axes.yaxis, axes.get_ylim())
     decades = float(np.log10(high / low))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,24 +12,12 @@ from counterflow.arrays import FloatArray
 from counterflow.errors import CounterflowError
 from counterflow.fits.history import History
 from counterflow.fits.training import fit
-from counterflow.paper.experiments import two_units
-from counterflow.paper.experiments.experiment import Claim, Outcome, Outcomes, Request, Table, Task, Value, Verdict
-from counterflow.paper.experiments.figures import (
-    DISENTANGLEMENT,
-    RELATIVE_LOSS,
-    SERVER_LOSS,
-    SHIFT_LEFT,
-    Drawing,
-    Panel,
-    band,
-    level,
-    over_rounds,
-    points,
-)
-from counterflow.paper.experiments.selection import stacked, where
-from counterflow.paper.experiments.two_units import LABELS, UNITS, plant_of
-from counterflow.paper.experiments.verdicts import above, below, both, holds
-from counterflow.paper.experiments.wording import caption, claim, described, said, summary, told
+from counterflow.paper.experiments import figures, two_units
+from counterflow.paper.experiments.experiment import Claim, Experiment, Request, Table, Task, Value
+from counterflow.paper.experiments.figures import Drawing, Panel, band, level, over_rounds, points
+from counterflow.paper.experiments.two_units import LABELS, TRAINED, UNITS, climb, penalised
+from counterflow.paper.experiments.verdicts import Verdict, above, below, both, holds, lower
+from counterflow.paper.experiments.wording import said, told
 
 METHODS = {"penalty": "penalty (PM)", "lagrangian": "augmented Lagrangian (AL)", "hybrid": "hybrid: AL, then PM"}
 STEPS = ("eta_1", "eta_2", "gamma_1", "gamma_2", "alpha_A", "alpha_B")
@@ -44,43 +32,170 @@ SCHEME = "Not comparable whatever is found, because the paper does not write its
 OF_SCHEME = ("oscillations", "server", "clients", "optimum", "hybrid", "objective", "stable")  # claims that rest on it
 
 
-def _compute(task: Task) -> Mapping[str, Value]:
-    return _switched(task) if "switches" in task.settings else _tuned(task)
+class Lagrangian(Experiment, name="lagrangian", revision=2):
+    @staticmethod
+    def tasks(request: Request) -> tuple[Task, ...]:
+        trained = [run for method in METHODS for run in two_units.runs(request, method)]
+        tuned = {"tuned_at": TUNED_AT, "weights": list(WEIGHTS), "rounds": TUNED_ROUNDS}
+        switched = {"switches": list(SWITCHES), "rounds": SWITCHED_ROUNDS}
+        some = trained[: 3 if request.quick else 5]
+        parts = ((("plant", "steps", "run"), tuned), (("plant", "steps", "run", "xi", "rho"), switched))
+        more = [Task("lagrangian", {**{k: t[k] for k in kept}, **added}) for kept, added in parts for t in some]
+        return (*trained, *more)
+
+    @staticmethod
+    def compute(task: Task) -> Mapping[str, Value]:
+        return _switched(task) if "switches" in task.settings else _tuned(task)
+
+    last_xi = WEIGHTS[-1]
+
+    def by_method(self, key: str) -> dict[str, FloatArray]:
+        """A number or a series of all runs."""
+        return {method: self.of(key, method=method) for method in METHODS}
+
+    def at(self, key: str, round_number: int) -> dict[str, FloatArray]:
+        """The value of a series at a round (the last one kept before it)."""
+        kept = self.where(method="penalty")[0].array("round")
+        place = np.searchsorted(kept, round_number, side="right") - 1
+        return {m: runs[:, place] for m, runs in self.by_method(key).items()}
+
+    def relative_loss(self, name: str) -> dict[str, FloatArray]:
+        """A client's loss over the proprietary one."""
+        base = self.by_method(f"proprietary_loss/{name}")
+        return {m: loss / base[m][:, None] for m, loss in self.by_method(f"client_loss/{name}").items()}
+
+    @cached_property
+    def found(self) -> Mapping[str, tuple[Verdict, dict[str, Any]]]:
+        """What is found about every claim, with our IMEX step where there is one in it."""
+        climbs, late, D = (self.by_method(key) for key in ("climb", "climb/late", "disentanglement"))
+        early, last = self.at("disentanglement", EARLY), {m: runs[:, -1] for m, runs in D.items()}
+        relative = [self.relative_loss(name) for name in UNITS]
+        loss = {m: np.mean([each[m][:, -1] for each in relative], axis=0) for m in METHODS}
+        delta = {name: self.at(f"delta_d/{name}", EARLY) for name in UNITS}
+        deltas = [f"{LABELS[n]} AL {told(d['lagrangian'])}, PM {told(d['penalty'])}" for n, d in delta.items()]
+        # what the penalty method minimizes, at the end: L_s + Σ L_m,a
+        lasts = [self.by_method(key) for key in ("server_loss", *(f"client_loss/{n}" for n in UNITS))]
+        objective = {m: np.sum([each[m][:, -1] for each in lasts], axis=0) for m in METHODS}
+        gain = {m: 1 - float(np.mean(found)) for m, found in loss.items()}
+        kept = f"{100 * gain['lagrangian'] / gain['penalty']:.2g} %" if gain["penalty"] > 0 else "nothing"
+        apart = float(np.max(np.abs(objective["hybrid"] / objective["penalty"] - 1)))
+        # rows: runs, columns: weights
+        penalty, augmented = (self.of(m, tuned_at=...) >= 1 for m in ("penalty", "lagrangian"))
+        large = np.array(WEIGHTS) > TUNED_AT
+        shares = [_share(penalty[:, which]) for which in (large, ~large)]
+        unstable = both(above(penalty[:, large].mean(axis=1), 0.5), holds(not penalty[:, ~large].any()))
+        excess = self.of("excess", tuned_at=...).T
+        steps = self.of("safe", tuned_at=...) / self.of("step", tuned_at=...)
+        farther = above(np.log(excess[1] / excess[0]))
+        better = below(objective["hybrid"] - objective["lagrangian"])
+        lower_D = both(*(lower(each["lagrangian"], each["penalty"]) for each in (early, last)))
+        lower_delta = both(*(lower(d["lagrangian"], 0.9 * d["penalty"]) for d in delta.values()))
+        rounds = self.where(method="hybrid")[0].task["warm_rounds"]
+        return {
+            "oscillations": (above(climbs["lagrangian"] - climbs["penalty"]), {"climbs": climbs}),
+            "server": (lower_D, {"early": early, "last": last}),
+            "clients": (lower_delta, {"deltas": "; ".join(deltas)}),
+            "optimum": (above(loss["lagrangian"] - loss["penalty"]), {"loss": loss, "kept": kept}),
+            "hybrid": (below(late["hybrid"] - late["lagrangian"]), {"late": late, "rounds": rounds}),
+            "objective": (better, {"objective": objective, "apart": apart}),
+            "tuned": (unstable, {"shares": shares}),
+            "stable": (below(augmented.mean(axis=1), 0.05), {"share": _share(augmented)}),
+            "trade-off": (both(unstable, farther), {"steps": steps, "excess": excess}),
+        }
+
+    def judge(self) -> Iterator[Claim]:
+        for key, (verdict, values) in self.found.items():
+            scheme = SCHEME.format(said(verdict, "it is so", "it is not so", "it is undecided"))
+            yield self.claim(key, "not comparable" if key in OF_SCHEME else verdict, scheme=scheme, **values)
+
+    def seen(self, claim: Claim) -> Verdict:
+        """With our scheme."""
+        return self.found[claim.key][0]
+
+    @cached_property
+    def switched(self) -> tuple[FloatArray, FloatArray]:
+        """Rises after the switch of the hybrid, and of AL alone over the same rounds: runs, switches."""
+        return self.of("hybrid", switches=...), self.of("lagrangian", switches=...)
+
+    @property
+    def switching(self) -> str:
+        """For which rounds of the switch the hybrid is smoother, and for which it is not."""
+        by_verdict: dict[Verdict, list[str]] = {}
+        for at, gap in zip(SWITCHES, (self.switched[0] - self.switched[1]).T, strict=True):
+            by_verdict.setdefault(below(gap), []).append(str(at))
+        parts = {"agrees": "is smoother", "does not hold": "is not smoother", "undecided": "is undecided"}
+        some = [f"after {', '.join(by_verdict[v])} rounds of AL it {parts[v]}" for v in parts if v in by_verdict]
+        return f"By the round of the switch: {'; '.join(some)}."
+
+    def tabulate(self) -> Iterator[Table]:
+        rows = tuple(
+            (str(at), told(hybrid, 2), told(alone, 2), _share(hybrid < alone))
+            for at, hybrid, alone in zip(SWITCHES, self.switched[0].T, self.switched[1].T, strict=True)
+        )
+        head = ("rounds of AL", "hybrid", "AL alone", "recordings with a smoother hybrid")
+        yield Table(self.caption("switches", recordings=len(self.switched[0])), head, rows)
+
+    def draw(self) -> Mapping[str, Drawing]:
+        x = self.where(method="penalty")[0].array("round")
+
+        def course(title: str, found: Mapping[str, FloatArray], y: str, *more: figures.Curve) -> Panel:
+            curves = [band(x, runs, METHODS[m], colour) for colour, (m, runs) in enumerate(found.items())]
+            return over_rounds(title, [*curves, *more], y)
+
+        def series(title: str, key: str, y: str) -> Panel:
+            return course(title, {m: np.maximum(runs, TINY) for m, runs in self.by_method(key).items()}, y)
+
+        titles = {name: label.capitalize() for name, label in LABELS.items()}
+        rounds = [
+            series("Server loss", "server_loss", figures.SERVER_LOSS),
+            series("Disentanglement", "disentanglement", figures.DISENTANGLEMENT),
+            *(
+                series(f"{title}: loss", f"client_loss/{name}", figures.client_loss(k))
+                for k, (name, title) in enumerate(titles.items(), start=1)
+            ),
+            *(series(f"{title}: $\\delta_d$", f"delta_d/{n}", figures.SHIFT_LEFT) for n, title in titles.items()),
+        ]
+        gain = [course(t, self.relative_loss(n), figures.RELATIVE_LOSS, level(1.0)) for n, t in titles.items()]
+        ends = [
+            points(WEIGHTS, self.of(m, tuned_at=...), METHODS[m], k) for k, m in enumerate(("penalty", "lagrangian"))
+        ]
+        xi, y = "penalty weight $\\xi$ ($\\rho = 2\\xi$)", "last $L_s$ / first $L_s$"
+        return {
+            "lagrangian-rounds": self.drawing("rounds", rounds, paper="Fig. 5"),
+            "lagrangian-gain": self.drawing("gain", gain, columns=2),
+            "lagrangian-stability": self.drawing(
+                "stability", [Panel("Given step sizes", [*ends, level(1.0)], xi, y, WEIGHTS, True)], columns=1
+            ),
+        }
 
 
 def _switched(task: Task) -> Mapping[str, Value]:
     """All rises of log L_s after a switch from AL to PM, at several rounds, and AL's over the same rounds."""
-    plant = plant_of(task["plant"])
-    recording = plant.simulate(task["steps"], rng=1000 + task["run"])
+    _, recording, models = two_units.recorded_run(task)
 
-    def loss(method: str, **options: Any) -> FloatArray:
-        history = fit(
-            recording, plant.locals(), method=method, solver="gradient", initial_scale=1.0, seed=task["run"], tol=0.0,
-            xi=task["xi"], rho=task["rho"], **options,
-        ).history  # fmt: skip
-        return np.asarray(history.residual_loss + task["xi"] * history.disentanglement)
+    def loss(method: str, **rounds: int) -> FloatArray:
+        options = TRAINED | {"xi": task["xi"], "rho": task["rho"], "seed": task["run"]} | rounds
+        return penalised(fit(recording, models, method=method, **options).history, task["xi"])
 
     alone = loss("lagrangian", rounds=task["rounds"])
     hybrid = {at: loss("hybrid", warm_rounds=at, rounds=task["rounds"] - at) for at in task["switches"]}
     return {
-        "hybrid": np.array([two_units.climb(found[at:]) for at, found in hybrid.items()]),
-        "lagrangian": np.array([two_units.climb(alone[at:]) for at in hybrid]),
+        "hybrid": np.array([climb(found[at:]) for at, found in hybrid.items()]),
+        "lagrangian": np.array([climb(alone[at:]) for at in hybrid]),
     }
 
 
 def _tuned(task: Task) -> Mapping[str, Value]:
     """Which weights a training with given steps survives: those that are best at one weight."""
-    plant = plant_of(task["plant"])
-    recording = plant.simulate(task["steps"], rng=1000 + task["run"])
+    _, recording, models = two_units.recorded_run(task)
+    weights, tuned_at = task["weights"], task["tuned_at"]
 
     def trained(method: str, step: float, weight: float) -> History | None:
         """The course of a training with one step size for everything; None if it left the range of numbers."""
-        options: dict[str, Any] = dict.fromkeys(STEPS, step)
-        options |= {"xi": weight, "rho": 2 * weight, "rounds": task["rounds"], "tol": 0.0}
-        options |= {"solver": "gradient", "initial_scale": 1.0}
+        options = TRAINED | dict.fromkeys(STEPS, step) | {"xi": weight, "rho": 2 * weight, "rounds": task["rounds"]}
         try:
             with np.errstate(over="ignore", invalid="ignore"):
-                return fit(recording, plant.locals(), method=method, seed=task["run"], **options).history
+                return fit(recording, models, method=method, seed=task["run"], **options).history
         except CounterflowError:
             return None
 
@@ -89,196 +204,30 @@ def _tuned(task: Task) -> Mapping[str, Value]:
         history = trained(method, step, weight)
         if history is None:
             return GREATEST
-        loss = history.residual_loss + weight * history.disentanglement
+        loss = penalised(history, weight)
         return float(min(GREATEST, loss[-1] / loss[0]))
 
     def objective(history: History) -> FloatArray:
         """What the penalty method descends on, at the weight of the tuning."""
-        loss = history.residual_loss + task["tuned_at"] * history.disentanglement
-        return two_units.combined(loss, history.client_loss)
+        return two_units.combined(penalised(history, tuned_at), history.client_loss)
 
     def excess(step: float) -> float:
         """The share of the way to the minimum that is left after all rounds, at the weight of the tuning."""
-        history = trained("penalty", step, task["tuned_at"])
+        history = trained("penalty", step, tuned_at)
         if history is None:
             return GREATEST
         loss = objective(history)
         return float(min(GREATEST, (loss[-1] - least) / (loss[0] - least)))
 
-    exact = fit(recording, plant.locals(), method="penalty", xi=task["tuned_at"]).history
-    least = float(objective(exact)[-1])
+    least = float(objective(fit(recording, models, method="penalty", xi=tuned_at).history)[-1])
     steps = 2.0 ** -np.arange(4.0, 13.0)
-    tuned = float(steps[int(np.argmin([ratio("penalty", step, task["tuned_at"]) for step in steps]))])
-    weights = task["weights"]
+    tuned = float(steps[int(np.argmin([ratio("penalty", step, tuned_at) for step in steps]))])
     safe = tuned  # the largest power of two that survives the largest weight
     while ratio("penalty", safe, max(weights)) >= 1 and safe > SMALLEST:
         safe /= 2
-    return {
-        "step": tuned,
-        "safe": safe,
-        "excess": np.array([excess(tuned), excess(safe)]),
-        "penalty": np.array([ratio("penalty", tuned, weight) for weight in weights]),
-        "lagrangian": np.array([ratio("lagrangian", tuned, weight) for weight in weights]),
-    }
-
-
-def _tasks(request: Request) -> tuple[Task, ...]:
-    trained = [run for method in METHODS for run in two_units.runs(request, method)]
-    settings = {"tuned_at": TUNED_AT, "weights": list(WEIGHTS), "rounds": TUNED_ROUNDS}
-    switched = {"switches": list(SWITCHES), "rounds": SWITCHED_ROUNDS}
-    some = trained[: 3 if request.quick else 5]
-    parts = ((("plant", "steps", "run"), settings), (("plant", "steps", "run", "xi", "rho"), switched))
-    more = [Task("lagrangian", {**{k: t[k] for k in kept}, **added}) for kept, added in parts for t in some]
-    return (*trained, *more)
-
-
-def _at(run: Outcome, key: str, round_number: int) -> float:
-    """The value of a series at a round (the last one kept before it)."""
-    return float(run.array(key)[np.searchsorted(run.array("round"), round_number, side="right") - 1])
-
-
-def _relative_loss(runs: Outcomes, name: str) -> FloatArray:
-    """A client's loss over the proprietary one: one row for each run."""
-    return stacked(runs, f"client_loss/{name}") / stacked(runs, f"proprietary_loss/{name}")[:, None]
-
-
-def _claims(outcomes: Outcomes) -> Iterator[Claim]:
-    for key, verdict, values in _found(outcomes):
-        if key in OF_SCHEME:
-            scheme = SCHEME.format(said(verdict, "it is so", "it is not so", "it is undecided"))
-            yield claim("lagrangian", key, "not comparable", scheme=scheme, **values)
-        else:
-            yield claim("lagrangian", key, verdict, **values)
-
-
-def _found(outcomes: Outcomes) -> Iterator[tuple[str, Verdict, dict[str, Any]]]:
-    """What is found about every claim, with our IMEX step where there is one in it."""
-    runs = {method: where(outcomes, method=method) for method in METHODS}
-    given = where(outcomes, tuned_at=...)
-    climbs = {m: stacked(found, "climb") for m, found in runs.items()}
-    late = {m: stacked(found, "climb/late") for m, found in runs.items()}
-    early = {m: np.array([_at(run, "disentanglement", EARLY) for run in found]) for m, found in runs.items()}
-    last = {m: stacked(found, "disentanglement")[:, -1] for m, found in runs.items()}
-    loss = {m: np.mean([_relative_loss(found, n)[:, -1] for n in UNITS], axis=0) for m, found in runs.items()}
-    delta = {
-        (m, n): np.array([_at(r, f"delta_d/{n}", EARLY) for r in found]) for m, found in runs.items() for n in UNITS
-    }
-    # what the penalty method minimizes, at the end: L_s + Σ L_m,a
-    lasts = ("server_loss", *(f"client_loss/{n}" for n in UNITS))
-    objective = {m: np.sum([stacked(found, key)[:, -1] for key in lasts], axis=0) for m, found in runs.items()}
-    gain = {m: 1 - float(np.mean(found)) for m, found in loss.items()}
-    kept = f"{100 * gain['lagrangian'] / gain['penalty']:.2g} %" if gain["penalty"] > 0 else "nothing"
-    apart = float(np.max(np.abs(objective["hybrid"] / objective["penalty"] - 1)))
-    # rows: runs, columns: weights
-    diverged = {m: stacked(given, m) >= 1 for m in ("penalty", "lagrangian")}
-    large = np.array(WEIGHTS) > TUNED_AT
-    unstable = both(
-        above(diverged["penalty"][:, large].mean(axis=1), 0.5), holds(not diverged["penalty"][:, ~large].any())
-    )
-    excess = stacked(given, "excess")
-    steps = stacked(given, "safe") / stacked(given, "step")
-    yield "oscillations", above(climbs["lagrangian"] - climbs["penalty"]), {"climbs": climbs}
-    lower = both(_lower(early["lagrangian"], early["penalty"]), _lower(last["lagrangian"], last["penalty"]))
-    yield "server", lower, {"early": early, "last": last}
-    lower = both(*(_lower(delta["lagrangian", n], 0.9 * delta["penalty", n]) for n in UNITS))
-    deltas = [f"{LABELS[n]} AL {told(delta['lagrangian', n])}, PM {told(delta['penalty', n])}" for n in UNITS]
-    yield "clients", lower, {"deltas": "; ".join(deltas)}
-    yield "optimum", above(loss["lagrangian"] - loss["penalty"]), {"loss": loss, "kept": kept}
-    switch = runs["hybrid"][0].task["warm_rounds"]
-    yield "hybrid", below(late["hybrid"] - late["lagrangian"]), {"late": late, "rounds": switch}
-    better = below(objective["hybrid"] - objective["lagrangian"])
-    yield "objective", better, {"objective": objective, "apart": apart}
-    shares = [_share(diverged["penalty"][:, which]) for which in (large, ~large)]
-    yield "tuned", unstable, {"shares": shares}
-    survives = below(diverged["lagrangian"].mean(axis=1), 0.05)
-    yield "stable", survives, {"share": _share(diverged["lagrangian"])}
-    costs = both(unstable, above(np.log(excess[:, 1] / excess[:, 0])))
-    yield "trade-off", costs, {"last_xi": WEIGHTS[-1], "steps": steps, "excess": excess.T}
-
-
-def _lower(one: FloatArray, other: FloatArray) -> Verdict:
-    """Whether positive numbers are lower than others of the same runs, on a logarithmic scale."""
-    return below(np.log(np.maximum(one, TINY) / np.maximum(other, TINY)))
+    ends = {m: np.array([ratio(m, tuned, weight) for weight in weights]) for m in ("penalty", "lagrangian")}
+    return {"step": tuned, "safe": safe, "excess": np.array([excess(tuned), excess(safe)]), **ends}
 
 
 def _share(found: Any) -> str:
     return f"{int(np.sum(found))} of {np.size(found)}"
-
-
-def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
-    runs = {method: where(outcomes, method=method) for method in METHODS}
-
-    def course(title: str, key: str, y: str) -> Panel:
-        curves = [
-            band(found[0].array("round"), np.maximum(stacked(found, key), TINY), METHODS[method], colour)
-            for colour, (method, found) in enumerate(runs.items())
-        ]
-        return over_rounds(title, curves, y)
-
-    def relative(name: str) -> Panel:
-        curves = [
-            band(found[0].array("round"), _relative_loss(found, name), METHODS[method], colour)
-            for colour, (method, found) in enumerate(runs.items())
-        ]
-        return over_rounds(LABELS[name].capitalize(), [*curves, level(1.0)], RELATIVE_LOSS)
-
-    given = where(outcomes, tuned_at=...)
-    stability = [
-        points(WEIGHTS, stacked(given, method), METHODS[method], colour)
-        for colour, method in enumerate(("penalty", "lagrangian"))
-    ]
-    xi = "penalty weight $\\xi$ ($\\rho = 2\\xi$)"
-    return {
-        "lagrangian-rounds": Drawing(
-            caption("lagrangian", "rounds"),
-            [
-                course("Server loss", "server_loss", SERVER_LOSS),
-                course("Disentanglement", "disentanglement", DISENTANGLEMENT),
-                *(
-                    course(f"{LABELS[n].capitalize()}: loss", f"client_loss/{n}", f"$L_{{{k},a}}$ (outputs, squared)")
-                    for k, n in enumerate(UNITS, start=1)
-                ),
-                *(course(f"{LABELS[n].capitalize()}: $\\delta_d$", f"delta_d/{n}", SHIFT_LEFT) for n in UNITS),
-            ],
-            paper="Fig. 5",
-        ),
-        "lagrangian-gain": Drawing(caption("lagrangian", "gain"), [*map(relative, UNITS)], columns=2),
-        "lagrangian-stability": Drawing(
-            caption("lagrangian", "stability"),
-            [Panel("Given step sizes", [*stability, level(1.0)], xi, "last $L_s$ / first $L_s$", WEIGHTS, True)],
-            columns=1,
-        ),
-    }
-
-
-def _tables(outcomes: Outcomes) -> tuple[Table, ...]:
-    hybrid, alone = (stacked(where(outcomes, switches=...), m) for m in ("hybrid", "lagrangian"))
-    rows = tuple(
-        (str(at), told(hybrid[:, k], 2), told(alone[:, k], 2), _share(hybrid[:, k] < alone[:, k]))
-        for k, at in enumerate(SWITCHES)
-    )
-    head = ("rounds of AL", "hybrid", "AL alone", "recordings with a smoother hybrid")
-    return (Table(caption("lagrangian", "switches", recordings=len(hybrid)), head, rows),)
-
-
-def _switching(outcomes: Outcomes) -> str:
-    """For which rounds of the switch the hybrid is smoother, and for which it is not."""
-    switched = where(outcomes, switches=...)
-    gaps = stacked(switched, "hybrid") - stacked(switched, "lagrangian")
-    by_verdict: dict[Verdict, list[str]] = {}
-    for k, at in enumerate(SWITCHES):
-        by_verdict.setdefault(below(gaps[:, k]), []).append(str(at))
-    parts = {"agrees": "is smoother", "does not hold": "is not smoother", "undecided": "is undecided"}
-    told_ = "; ".join(
-        f"after {', '.join(by_verdict[v])} rounds of AL it {text}" for v, text in parts.items() if v in by_verdict
-    )
-    return f"By the round of the switch: {told_}."
-
-
-def _text(outcomes: Outcomes, claims: Sequence[Claim]) -> str:
-    seen = {key: verdict for key, verdict, _ in _found(outcomes)}  # its sentences say what is seen with our scheme
-    shown = [replace(each, verdict=seen[each.key]) for each in claims]
-    return summary("lagrangian", shown, switching=_switching(outcomes))
-
-
-EXPERIMENT = described("lagrangian", _tasks, _compute, _figures, _claims, revision=2, text=_text, tables=_tables)

@@ -19,7 +19,7 @@ from counterflow.plant import LocalModel, Plant, Recording, Unit
 
 BYTES = 8  # of a number on the wire
 
-# name in results: name for people, in the order of tables
+# name in results: name for people, in the order of tables; and in figures
 METHODS: Mapping[str, str] = {
     "penalty": "published: penalty, ξ = 10",
     "penalty-small": "published: penalty, ξ = 0.1",
@@ -35,6 +35,22 @@ METHODS: Mapping[str, str] = {
     "sufficient": "sufficient messages (default)",
     "centralized": "centralized, pooled raw data",
     "oracle": "oracle (true plant)",
+}
+SHORT: Mapping[str, str] = {
+    "penalty": "penalty, ξ = 10",
+    "penalty-small": "penalty, ξ = 0.1",
+    "steps": "penalty, steps",
+    "lagrangian": "Lagrangian",
+    "hybrid": "hybrid",
+    "refined": "refined target, ξ = 10",
+    "refined-small": "refined target, ξ = 0.1",
+    "corrected": "refined, gains taken out",
+    "fedgc": "FedGC",
+    "granger": "Granger",
+    "local": "local only",
+    "sufficient": "sufficient",
+    "centralized": "centralized",
+    "oracle": "oracle",
 }
 PUBLISHED = ("penalty", "penalty-small", "steps", "lagrangian", "hybrid")
 REPAIRED = ("refined", "refined-small", "corrected")  # the server explains ĥ_a[t], which the paper does not write
@@ -55,65 +71,50 @@ class Estimate:
 def estimate(method: str, recording: Recording, true: Plant, rounds: int) -> Estimate:
     """Couplings by one of ``METHODS``.
 
-    Parameters
-    ----------
-    true : its local blocks are what the units know; only the oracle sees the rest.
-    rounds : of the methods that take gradient steps.
-
-    Examples
-    --------
-    >>> from counterflow.plant import random_plant
-    >>> plant = random_plant(rng=1)
-    >>> estimate("local", plant.simulate(50, rng=2), plant, rounds=1).plant == without_couplings(plant)
-    True
+    ``true``: its local blocks are what the units know; only the oracle sees the rest. ``rounds``: of the methods that
+    take gradient steps.
     """
     begin = time.perf_counter()
-    if method == "local":
-        return Estimate(without_couplings(true), None, 0, 0, time.perf_counter() - begin, None)
+    errors, extra, count = None, 0, 0  # numbers that cross beside those of a fit, and rounds without one
+    found = None if method in ("local", "granger") else trained(method, recording, true, rounds)
+    plant = without_couplings(true) if found is None else found.plant
     if method == "granger":
-        plant, doubt = granger_plant(recording, true)
-        numbers = recording.rows * (plant.A.shape[0] + plant.B.shape[1])
-        return Estimate(plant, doubt, 1, BYTES * numbers, time.perf_counter() - begin, None)
-    if method == "corrected":
-        trained = _FITS["refined"](recording, true, rounds)
-        numbers = sum(true.local(name).states ** 2 for name in true.names)
-        sent = trained.traffic.bytes_up + trained.traffic.bytes_down + BYTES * numbers
-        plant = without_gains(trained, true)
-        return Estimate(plant, None, trained.traffic.rounds, sent, time.perf_counter() - begin, trained)
-    found = _FITS[method](recording, true, rounds)
+        plant, errors = granger_plant(recording, true)
+        extra, count = recording.rows * (plant.A.shape[0] + plant.B.shape[1]), 1
+    elif method == "corrected":
+        assert found is not None
+        plant, extra = without_gains(found, true), sum(unit.states**2 for unit in true.units)
     seconds = time.perf_counter() - begin
-    errors = found.standard_errors.B if method in ("sufficient", "centralized") else None
-    traffic = found.traffic
-    return Estimate(found.plant, errors, traffic.rounds, traffic.bytes_up + traffic.bytes_down, seconds, found)
+    if method in ("sufficient", "centralized"):
+        assert found is not None
+        errors = found.standard_errors.B
+    sent = BYTES * extra
+    if found is not None:
+        sent, count = sent + found.traffic.bytes_up + found.traffic.bytes_down, found.traffic.rounds
+    return Estimate(plant, errors, count, sent, seconds, found)
 
 
-def _published(name: str, **options: Any) -> Callable[[Recording, Plant, int], Fit]:
-    def fit(recording: Recording, true: Plant, rounds: int) -> Fit:
-        given = dict(options)
-        if name == "hybrid":  # the same number of rounds in all
-            given |= {"warm_rounds": rounds // 5, "rounds": rounds - rounds // 5}
-        elif name == "lagrangian" or "solver" in given:
-            given["rounds"] = rounds
-        return training.fit(recording, true.locals(), method=name, **given)
-
-    return fit
-
-
-_FITS: Mapping[str, Callable[[Recording, Plant, int], Fit]] = {
-    "penalty": _published("penalty", xi=10.0),
-    "penalty-small": _published("penalty", xi=0.1),
-    "steps": _published("penalty", xi=10.0, solver="gradient"),
-    "lagrangian": _published("lagrangian", rho=20.0),
-    "hybrid": _published("hybrid", xi=10.0, rho=20.0),
-    "refined": _published("penalty", xi=10.0, target="refined"),
-    "refined-small": _published("penalty", xi=0.1, target="refined"),
-    "fedgc": _published("fedgc"),
-    "sufficient": lambda recording, true, _: training.fit(recording, true.locals(), uncertainty=True),
-    "centralized": lambda recording, true, _: training.fit(
-        recording, true.locals(), method="centralized", uncertainty=True
-    ),
-    "oracle": lambda recording, true, _: training.fit(recording, true, method="oracle"),
-}
+def trained(method: str, recording: Recording, true: Plant, rounds: int = 0) -> Fit:
+    """The fit of a method that is one."""
+    fit: Callable[..., Fit] = training.fit
+    some: Mapping[str, Mapping[str, Any]] = {
+        "penalty": {"method": "penalty", "xi": 10.0},
+        "penalty-small": {"method": "penalty", "xi": 0.1},
+        "steps": {"method": "penalty", "xi": 10.0, "solver": "gradient", "rounds": rounds},
+        "lagrangian": {"method": "lagrangian", "rho": 20.0, "rounds": rounds},
+        # the same number of rounds in all
+        "hybrid": {"method": "hybrid", "rho": 20.0, "warm_rounds": rounds // 5, "rounds": rounds - rounds // 5},
+        "refined": {"method": "penalty", "xi": 10.0, "target": "refined"},
+        "refined-small": {"method": "penalty", "xi": 0.1, "target": "refined"},
+        "refined-large": {"method": "penalty", "xi": 1e6, "target": "refined"},
+        "corrected": {"method": "penalty", "xi": 10.0, "target": "refined"},
+        "fedgc": {"method": "fedgc"},
+        "sufficient": {"uncertainty": True},
+        "default": {"uncertainty": False},
+        "centralized": {"method": "centralized", "uncertainty": True},
+        "oracle": {"method": "oracle"},
+    }
+    return fit(recording, true if method == "oracle" else true.locals(), **some[method])
 
 
 def without_gains(found: Fit, true: Plant) -> Plant:
@@ -154,35 +155,14 @@ def unfiltered_fit(recording: Recording, true: Plant, skip: int = 100) -> Fit:
 
 def refined_states(recording: Recording, models: Mapping[str, LocalModel]) -> FloatArray:
     """ĥ_c[t] of all units side by side: what each one's own Kalman filter makes of its own measurements."""
-    estimates = [
-        KalmanEstimator(models[name]).estimate(recording[name].y, recording[name].u) for name in recording.names
-    ]
+    estimates = (KalmanEstimator(models[n]).estimate(recording[n].y, recording[n].u) for n in recording.names)
     return np.hstack([each.refined for each in estimates])
 
 
 def granger(states: FloatArray, inputs: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     """Classical Granger causality with inputs: least squares of x[t] on x[t-1], u[t-1] and a constant.
 
-    Parameters
-    ----------
-    states : (T+1, P) array
-    inputs : (T+1, U) array
-
-    Returns
-    -------
-    A : (P, P), B : (P, U) arrays
-    A_errors, B_errors : arrays of the same shapes
-        Ordinary least-squares standard errors.
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> x, u = np.zeros((500, 1)), rng.standard_normal((500, 1))
-    >>> for t in range(1, 500):
-    ...     x[t] = 0.5 * x[t - 1] + 2.0 * u[t - 1]
-    >>> A, B, _, _ = granger(x, u)
-    >>> A.round(6).tolist(), B.round(6).tolist()
-    ([[0.5]], [[2.0]])
+    From states (T+1, P) and inputs (T+1, U) to A (P, P), B (P, U) and their ordinary standard errors.
     """
     X = np.hstack([states[:-1], inputs[:-1], np.ones((len(states) - 1, 1))])
     Y = states[1:]

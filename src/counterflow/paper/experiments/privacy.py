@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,13 +12,12 @@ from counterflow.arrays import FloatArray
 from counterflow.errors import UnstableError
 from counterflow.fits.fit import Fit
 from counterflow.fits.training import fit
+from counterflow.paper.experiments import figures
 from counterflow.paper.experiments.audit import audited
 from counterflow.paper.experiments.effects import between, coupling_error, effect_error, recorded, responses
-from counterflow.paper.experiments.experiment import Claim, Outcomes, Request, Task, Value, Verdict
-from counterflow.paper.experiments.figures import COLOURS, SERVER_LOSS, Drawing, Panel, band, level, points
-from counterflow.paper.experiments.selection import grid, stacked, where
-from counterflow.paper.experiments.verdicts import mostly, rarely
-from counterflow.paper.experiments.wording import caption, claim, described, summary
+from counterflow.paper.experiments.experiment import Claim, Experiment, Request, Task, Value, grid
+from counterflow.paper.experiments.figures import Drawing, Panel, band, level, points
+from counterflow.paper.experiments.verdicts import Verdict, mostly, rarely
 from counterflow.plant import Plant, random_plant
 from counterflow.privacy import Privacy
 
@@ -36,44 +35,133 @@ PAPER = "experiments validate the claims with respect to differential privacy (s
 CEILING = 1e6  # errors beyond are shown as this
 
 
-def _compute(task: Task) -> Mapping[str, Value]:
-    plant = random_plant(units=["one", "two"], rng=task["run"])
-    recording = recorded(plant, task["steps"], 1000 + task["run"], POLE)
-    if task["method"] == AUDIT:
-        privacy = Privacy(task["epsilon"], DELTA, accounting="published", seed=task["run"])
-        return {"audited": max(audited(plant, recording, privacy, ROUNDS, name) for name in plant.names)}
-    epsilon, published = task["epsilon"], task["method"] == "published"
+class PrivacyResult(Experiment, name="privacy", revision=2):
+    @staticmethod
+    def tasks(request: Request) -> tuple[Task, ...]:
+        epsilons = QUICK_EPSILONS if request.quick else EPSILONS
+        steps, count = (QUICK_STEPS, QUICK_REPETITIONS) if request.quick else (STEPS, REPETITIONS)
+        axes = {"method": list(METHODS), "epsilon": (*epsilons, NONE), "run": range(count)}
+        audits = {"epsilon": epsilons, "run": range(count)}
+        return (*grid("privacy", axes, steps=steps), *grid("privacy", audits, method=AUDIT, steps=AUDIT_STEPS))
 
-    def trained(seed: int) -> Fit:
-        privacy = None
+    @staticmethod
+    def compute(task: Task) -> Mapping[str, Value]:
+        plant = random_plant(units=["one", "two"], rng=task["run"])
+        recording = recorded(plant, task["steps"], 1000 + task["run"], POLE)
+        epsilon, published = task["epsilon"], task["method"] != "sufficient"
+        accounting: dict[str, Any] = {"accounting": "published"} if published else {"release": "rows"}
+        if task["method"] == AUDIT:
+            privacy = Privacy(epsilon, DELTA, seed=task["run"], **accounting)
+            return {"audited": max(audited(plant, recording, privacy, ROUNDS, name) for name in plant.names)}
+
+        def trained(seed: int) -> Fit:
+            privacy = None if epsilon == NONE else Privacy(epsilon, DELTA, seed=seed, **accounting)
+            options: dict[str, Any] = {"uncertainty": False}
+            if published:
+                options = {"method": "penalty", "solver": "gradient", "rounds": ROUNDS}
+                options |= {"tol": 0.0} if privacy is None else {}
+            return fit(recording, plant.locals(), privacy=privacy, **options)
+
+        found = trained(task["run"])
+        values: dict[str, Value] = {letter: coupling_error(found.plant, plant, letter) for letter in "AB"}
+        values["effects"] = _effects(found.plant, plant)
+        values["converged"] = float(found.status.converged)
+        values["gaps"] = float(len(found.privacy.gaps)) if found.privacy is not None else 0.0
+        values["spent"] = found.privacy.epsilon if found.privacy is not None else float("nan")
         if epsilon != NONE:
-            accounting = "published" if published else "rigorous"
-            release = None if published else "rows"
-            privacy = Privacy(epsilon, DELTA, accounting=accounting, seed=seed, release=release)
-        options: dict[str, Any] = {"uncertainty": False}
+            values["spread"] = _spread(found.plant, trained(OTHER_NOISE + task["run"]).plant, plant)
         if published:
-            options = {"method": "penalty", "solver": "gradient", "rounds": ROUNDS}
-            if privacy is None:
-                options["tol"] = 0.0
-        return fit(recording, plant.locals(), privacy=privacy, **options)
+            history = found.history
+            ratios = [history.client_loss[n] / history.proprietary_loss[n] for n in plant.names]
+            values |= {"server_loss": np.asarray(history.server_loss), "client_loss": np.mean(ratios, axis=0)}
+        return values
 
-    found = trained(task["run"])
-    values: dict[str, Value] = {
-        "B": coupling_error(found.plant, plant, "B"),
-        "A": coupling_error(found.plant, plant, "A"),
-        "effects": _effects(found.plant, plant),
-        "converged": float(found.status.converged),
-        "gaps": float(len(found.privacy.gaps)) if found.privacy is not None else 0.0,
-        "spent": found.privacy.epsilon if found.privacy is not None else float("nan"),
-    }
-    if epsilon != NONE:
-        values["spread"] = _spread(found.plant, trained(OTHER_NOISE + task["run"]).plant, plant)
-    if published:
-        history = found.history
-        ratios = [history.client_loss[n] / history.proprietary_loss[n] for n in plant.names]
-        values["server_loss"] = np.asarray(history.server_loss)
-        values["client_loss"] = np.mean(ratios, axis=0)
-    return values
+    @cached_property
+    def epsilons(self) -> tuple[float, ...]:
+        """Those of the private runs, least first."""
+        return self.levels("epsilon", method=AUDIT)
+
+    @property
+    def chosen(self) -> dict[str, float]:
+        """The epsilons that claims are judged at."""
+        return {"least": self.epsilons[0], "middle": self.epsilons[len(self.epsilons) // 2], "most": self.epsilons[-1]}
+
+    def errors(self, method: str, epsilon: float, key: str = "B") -> FloatArray:
+        """One number of each run, at most ``CEILING``."""
+        found = self.of(key, method=method, epsilon=epsilon)
+        return np.asarray(np.minimum(np.nan_to_num(found, nan=CEILING), CEILING))
+
+    @cached_property
+    def falls(self) -> dict[float, FloatArray]:
+        """The last L_s of the published training over the first, of every run, by epsilon."""
+        loss = {e: self.of("server_loss", method="published", epsilon=e) for e in (*self.epsilons, NONE)}
+        return {e: runs[:, -1] / runs[:, 0] for e, runs in loss.items()}
+
+    @property
+    def lost(self) -> list[float]:
+        """Where the training is drowned."""
+        return [e for e in self.epsilons if (self.falls[e] < 1).mean() <= FEW]
+
+    @property
+    def kept(self) -> str:
+        """Where the losses fall."""
+        return ", ".join(f"{e:g}" for e in self.epsilons if (self.falls[e] < 1).mean() >= 1 - FEW)
+
+    @property
+    def usable(self) -> list[float]:
+        return [e for e in self.epsilons if np.median(self.errors("sufficient", e)) < USABLE]
+
+    def judge(self) -> Iterator[Claim]:
+        everywhere = (*self.epsilons, NONE)
+        clients = {e: self.of("client_loss", method="published", epsilon=e)[:, -1] for e in everywhere}
+        theirs, ours = ({e: self.errors(m, e) for e in everywhere} for m in METHODS)
+        spread = {e: self.errors("published", e, "spread") for e in self.epsilons}
+        audits = {e: self.of("audited", method=AUDIT, epsilon=e) for e in self.epsilons}
+
+        def medians(found: Mapping[float, FloatArray], digits: int = 2) -> str:
+            """At every epsilon."""
+            return ", ".join(f"{np.median(found[e]):.{digits}g} at ε = {e:g}" for e in self.epsilons)
+
+        for key, found, digits in (("loss", self.falls, 2), ("client", clients, 3)):
+            verdict = rarely(found[self.chosen["middle"]], 1.0)
+            yield self.claim(key, verdict, medians=medians(found, digits), without=found[NONE])
+        verdict = mostly(np.log(spread[self.chosen["least"]] / spread[self.chosen["most"]]))
+        yield self.claim("spread", verdict, medians=medians(spread))
+        yield self.claim("B", rarely(theirs[NONE], USABLE), medians=medians(theirs, 3), without=theirs[NONE])
+        told = ", ".join(f"{audits[e].max():.2g} where {e:g} is claimed" for e in self.epsilons)
+        broken = any((found > e).any() for e, found in audits.items())
+        gaps, plants = self.of("gaps", method="published").max(), len(audits[self.epsilons[0]])
+        refuted: Verdict = "does not hold" if broken else "undecided"
+        yield self.claim("guarantee", refuted, audits=told, plants=plants, gaps=gaps)
+        remark = f"from ε = {min(self.usable):g} on." if self.usable else "at none of these ε."
+        yield self.claim("rigorous", "beyond the paper", remark=remark, medians=medians(ours), without=ours[NONE])
+
+    def draw(self) -> Mapping[str, Drawing]:
+        def accuracy(title: str, key: str, y: str) -> Panel:
+            curves = []
+            for colour, (method, name) in zip((1, 0), METHODS.items(), strict=True):
+                runs = np.stack([self.errors(method, e, key) for e in self.epsilons], axis=1)
+                plain = float(np.median(self.errors(method, NONE, key)))
+                curves += [points(self.epsilons, runs, name, colour, "median")]
+                curves += [level(plain, color=figures.COLOURS[colour])]
+            curves.append(level(1.0, linestyle=(0, (4, 2))))
+            return Panel(title, curves, "ε of all that is released", y, self.epsilons, log_y=True)
+
+        def course(title: str, key: str, y: str) -> Panel:
+            curves = []
+            for colour, e in zip((2, 3, 4), (NONE, self.chosen["most"], self.chosen["middle"]), strict=True):
+                runs = self.of(key, method="published", epsilon=e)
+                label = f"published, ε = {e:g}" if e else "published, no noise"
+                curves.append(band(np.arange(1.0, runs.shape[1] + 1), runs, label, colour, middle="median"))
+            return Panel(title, curves, "round k + 1", y, log_y=True)
+
+        panels = (
+            accuracy("Couplings", "B", "relative error of $B_{mn}$"),
+            accuracy("Effects", "effects", "relative error of effects"),
+            course("Server loss", "server_loss", figures.SERVER_LOSS),
+            course("Client loss", "client_loss", "augmented / proprietary"),
+        )
+        return {"privacy": self.drawing("errors", panels, columns=2)}
 
 
 def _spread(one: Plant, other: Plant, true: Plant) -> float:
@@ -90,99 +178,3 @@ def _effects(found: Plant, true: Plant) -> float:
         return float(min(effect_error(responses(found), responses(true)), CEILING))
     except UnstableError:
         return float("nan")
-
-
-def _tasks(request: Request) -> tuple[Task, ...]:
-    epsilons = QUICK_EPSILONS if request.quick else EPSILONS
-    steps, count = (QUICK_STEPS, QUICK_REPETITIONS) if request.quick else (STEPS, REPETITIONS)
-    axes = {"method": list(METHODS), "epsilon": (*epsilons, NONE), "run": range(count)}
-    audits = {"epsilon": epsilons, "run": range(count)}
-    return (*grid("privacy", axes, steps=steps), *grid("privacy", audits, method=AUDIT, steps=AUDIT_STEPS))
-
-
-def epsilons_of(outcomes: Outcomes) -> tuple[float, ...]:
-    """Those of the private runs, least first."""
-    return tuple(sorted({float(o.task["epsilon"]) for o in outcomes} - {NONE}))
-
-
-def errors(outcomes: Outcomes, method: str, epsilon: float, key: str = "B") -> FloatArray:
-    """One number of each run, at most ``CEILING``."""
-    found = stacked(where(outcomes, method=method, epsilon=epsilon), key)
-    return np.asarray(np.minimum(np.nan_to_num(found, nan=CEILING), CEILING))
-
-
-def _falls(outcomes: Outcomes, epsilon: float) -> FloatArray:
-    """The last L_s of the published training over the first, of every run."""
-    loss = stacked(where(outcomes, method="published", epsilon=epsilon), "server_loss")
-    return np.asarray(loss[:, -1] / loss[:, 0])
-
-
-def _by_epsilon(found: Mapping[float, FloatArray], digits: int = 2) -> str:
-    """Medians at every epsilon, as text."""
-    return ", ".join(f"{np.median(v):.{digits}g} at ε = {e:g}" for e, v in found.items() if e != NONE)
-
-
-def _claims(outcomes: Outcomes) -> Iterator[Claim]:
-    epsilons = epsilons_of(outcomes)
-    middle, least, most = epsilons[len(epsilons) // 2], epsilons[0], epsilons[-1]
-    everywhere = (*epsilons, NONE)
-    falls = {e: _falls(outcomes, e) for e in everywhere}
-    published = {e: where(outcomes, method="published", epsilon=e) for e in everywhere}
-    clients = {e: stacked(runs, "client_loss")[:, -1] for e, runs in published.items()}
-    theirs, ours = ({e: errors(outcomes, m, e) for e in everywhere} for m in METHODS)
-    spread = {e: errors(outcomes, "published", e, "spread") for e in epsilons}
-    audits = {e: stacked(where(outcomes, method=AUDIT, epsilon=e), "audited") for e in epsilons}
-    broken = any((found > e).any() for e, found in audits.items())
-    gaps = max(o.number("gaps") for o in outcomes if o.task["method"] == "published")
-    rigorous = [e for e in epsilons if np.median(ours[e]) < USABLE]
-    say = partial(claim, "privacy", middle=middle, least=least, largest=most)
-    for key, found, digits in (("loss", falls, 2), ("client", clients, 3)):
-        yield say(key, rarely(found[middle], 1.0), medians=_by_epsilon(found, digits), without=found[NONE])
-    yield say("spread", mostly(np.log(spread[least] / spread[most])), medians=_by_epsilon(spread))
-    yield say("B", rarely(theirs[NONE], USABLE), medians=_by_epsilon(theirs, 3), without=theirs[NONE])
-    told = ", ".join(f"{audits[e].max():.2g} where {e:g} is claimed" for e in epsilons)
-    refuted: Verdict = "does not hold" if broken else "undecided"
-    yield say("guarantee", refuted, audits=told, plants=len(audits[middle]), gaps=gaps)
-    remark = f"from ε = {min(rigorous):g} on." if rigorous else "at none of these ε."
-    yield say("rigorous", "beyond the paper", remark=remark, medians=_by_epsilon(ours), without=ours[NONE])
-
-
-def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
-    epsilons = epsilons_of(outcomes)
-
-    def accuracy(title: str, key: str, y: str) -> Panel:
-        curves = []
-        for colour, (method, name) in zip((1, 0), METHODS.items(), strict=True):
-            runs = np.stack([errors(outcomes, method, e, key) for e in epsilons], axis=1)
-            plain = float(np.median(errors(outcomes, method, NONE, key)))
-            curves += [points(epsilons, runs, name, colour, "median"), level(plain, color=COLOURS[colour])]
-        curves.append(level(1.0, linestyle=(0, (4, 2))))
-        return Panel(title, curves, "ε of all that is released", y, epsilons, log_y=True)
-
-    def course(title: str, key: str, y: str) -> Panel:
-        curves = []
-        for colour, e in zip((2, 3, 4), (NONE, epsilons[-1], epsilons[len(epsilons) // 2]), strict=True):
-            runs = stacked(where(outcomes, method="published", epsilon=e), key)
-            label = f"published, ε = {e:g}" if e else "published, no noise"
-            curves.append(band(np.arange(1.0, runs.shape[1] + 1), runs, label, colour, middle="median"))
-        return Panel(title, curves, "round k + 1", y, log_y=True)
-
-    panels = (
-        accuracy("Couplings", "B", "relative error of $B_{mn}$"),
-        accuracy("Effects", "effects", "relative error of effects"),
-        course("Server loss", "server_loss", SERVER_LOSS),
-        course("Client loss", "client_loss", "augmented / proprietary"),
-    )
-    return {"privacy": Drawing(caption("privacy", "errors"), panels, columns=2)}
-
-
-def _text(outcomes: Outcomes, claims: Sequence[Claim]) -> str:
-    epsilons = epsilons_of(outcomes)
-    falls = {e: float((_falls(outcomes, e) < 1).mean()) for e in epsilons}  # in which share of the runs
-    lost, kept = ([e for e in epsilons if falls[e] <= FEW], [e for e in epsilons if falls[e] >= 1 - FEW])
-    usable = [e for e in epsilons if np.median(errors(outcomes, "sufficient", e)) < USABLE]
-    falling = ", ".join(f"{e:g}" for e in kept)
-    return summary("privacy", claims, lost=lost, kept=falling, usable=usable)
-
-
-EXPERIMENT = described("privacy", _tasks, _compute, _figures, _claims, revision=2, text=_text)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from counterflow.paper.experiments.figures import BLUE, INK, MUTED, VERMILION, Curve, Drawing, Panel
-from counterflow.paper.experiments.wording import caption
+from counterflow.paper.experiments.figures import BLUE, INK, MUTED, VERMILION
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,40 +48,31 @@ _ARROWS: tuple[tuple[tuple[float, float], tuple[float, float], str, tuple[float,
 )
 
 
-def figure() -> Drawing:
+def client(axes: Axes) -> None:
     """Fig. 1 of the paper, "a simplified view of the computation inside the client m"."""
-    return Drawing(
-        caption("synthetic", "client"), [Panel("", [_client()], "", "", sketch=True)], paper="Fig. 1", height=1.7
-    )
+    from matplotlib.patches import FancyBboxPatch
 
-
-def _client() -> Curve:
-    def draw(axes: Axes) -> None:
-        from matplotlib.patches import FancyBboxPatch
-
-        for middle, size, text, colour in _BOXES.values():
-            corner = middle[0] - size[0] / 2, middle[1] - size[1] / 2
-            style: dict[str, Any] = {"boxstyle": "round,pad=0.02,rounding_size=0.08", "facecolor": "none"}
-            axes.add_patch(FancyBboxPatch(corner, *size, edgecolor=colour, linewidth=1.1, **style))
-            axes.text(*middle, text, ha="center", va="center", fontsize=7, color=INK)
-        for start, end, text, where, colour in _ARROWS:
-            _arrow(axes, start, end, colour)
-            if text:
-                axes.text(*where, text, ha="center", va="bottom", fontsize=7, color=colour)
-        # what the client sends: from its states, around the right side, to the server
-        right = 9.75
-        axes.plot([9.52, right, right, 9.2], [3.3, 3.3, 0.15, 0.15], color=VERMILION, linewidth=1.0)
-        _arrow(axes, (9.3, 0.15), (9.15, 0.15), VERMILION)
-        told = "$\\{\\hat h_{m,c}, \\hat h_{m,a}, h_{m,a}, u_m\\}$"
-        axes.text(9.68, 1.05, told, ha="right", va="center", fontsize=7, color=VERMILION)
-        # measurements and inputs go past the filter, too
-        axes.plot([0.6, 0.6, 5.15, 5.15], [3.7, 4.05, 4.05, 3.85], color=MUTED, linewidth=0.9)
-        axes.plot([5.15, 8.15, 8.15], [4.05, 4.05, 3.85], color=MUTED, linewidth=0.9)
-        axes.text(2.9, 4.08, "$y_m$ never leaves the client", fontsize=6.5, color=MUTED, va="bottom")
-        axes.set_xlim(-0.05, 9.95)
-        axes.set_ylim(-0.35, 4.4)
-
-    return draw
+    for middle, size, text, colour in _BOXES.values():
+        corner = middle[0] - size[0] / 2, middle[1] - size[1] / 2
+        style: dict[str, Any] = {"boxstyle": "round,pad=0.02,rounding_size=0.08", "facecolor": "none"}
+        axes.add_patch(FancyBboxPatch(corner, *size, edgecolor=colour, linewidth=1.1, **style))
+        axes.text(*middle, text, ha="center", va="center", fontsize=7, color=INK)
+    for start, end, text, where, colour in _ARROWS:
+        _arrow(axes, start, end, colour)
+        if text:
+            axes.text(*where, text, ha="center", va="bottom", fontsize=7, color=colour)
+    # what the client sends: from its states, around the right side, to the server
+    right = 9.75
+    axes.plot([9.52, right, right, 9.2], [3.3, 3.3, 0.15, 0.15], color=VERMILION, linewidth=1.0)
+    _arrow(axes, (9.3, 0.15), (9.15, 0.15), VERMILION)
+    told = "$\\{\\hat h_{m,c}, \\hat h_{m,a}, h_{m,a}, u_m\\}$"
+    axes.text(9.68, 1.05, told, ha="right", va="center", fontsize=7, color=VERMILION)
+    # measurements and inputs go past the filter, too
+    axes.plot([0.6, 0.6, 5.15, 5.15], [3.7, 4.05, 4.05, 3.85], color=MUTED, linewidth=0.9)
+    axes.plot([5.15, 8.15, 8.15], [4.05, 4.05, 3.85], color=MUTED, linewidth=0.9)
+    axes.text(2.9, 4.08, "$y_m$ never leaves the client", fontsize=6.5, color=MUTED, va="bottom")
+    axes.set_xlim(-0.05, 9.95)
+    axes.set_ylim(-0.35, 4.4)
 
 
 def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float], colour: str) -> None:

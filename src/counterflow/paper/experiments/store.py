@@ -1,39 +1,35 @@
-"""Results on disk, one sealed file for each finished task, so that a run that was stopped goes on where it was."""
+"""Tasks computed, in this process or in several, and kept: one sealed file for each, as soon as it is done.
+
+So a run that was stopped goes on where it was. ``results/<experiment>/<digest>.safetensors``: the digest is of the
+task's settings, of Counterflow's version, of the experiment's revision and of whether the run is a quick one; results
+of another version are not found, and quick and full ones never mix.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import signal
+import time
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from counterflow import sealed_file
 from counterflow._version import __version__
-from counterflow.errors import StorageError
+from counterflow.errors import OptionError, StorageError
 from counterflow.files import blaming, write_whole
 from counterflow.paper import experiments
 from counterflow.paper.experiments.experiment import Outcome, Task, Value
+from counterflow.threads import one_blas_thread
 
+Watch = Callable[[Task, int, int], None]  # a task that is done, how many are, of how many
 _TITLE, _VERSION = "experiment result", 2
 
 
 class Store:
-    """The results in one folder: ``results/<experiment>/<digest>.safetensors``.
-
-    The digest is of the task's settings, of Counterflow's version, of the experiment's revision and of whether the run
-    is a quick one. So results of another version are not found, and quick and full ones never mix.
-
-    Examples
-    --------
-    >>> from tempfile import TemporaryDirectory
-    >>> task = Task("synthetic", {"seed": 1})
-    >>> with TemporaryDirectory() as folder:
-    ...     store = Store(Path(folder), quick=True)
-    ...     store.save(Outcome(task, {"loss": 0.5}, seconds=0.1))
-    ...     store.load(task).values, Store(Path(folder), quick=False).load(task)
-    ({'loss': 0.5}, None)
-    """
+    """The results in one folder."""
 
     def __init__(self, folder: Path, quick: bool) -> None:
         self.folder = folder
@@ -55,20 +51,19 @@ class Store:
 
     def save(self, outcome: Outcome) -> None:
         """Write a finished task: whole, or not at all."""
-        task, target = outcome.task, self.path(outcome.task)
-        texts = {key: value for key, value in outcome.values.items() if isinstance(value, str)}
-        arrays = {key: np.asarray(v, np.float64) for key, v in outcome.values.items() if not isinstance(v, str)}
+        task, values = outcome.task, outcome.values
+        arrays = {key: np.asarray(v, np.float64) for key, v in values.items() if not isinstance(v, str)}
         for key, array in arrays.items():  # NaN is a result, too: there was none
             if np.isinf(array).any():
                 raise StorageError(f"experiment {task.experiment!r}: {key!r} holds a value that is not finite.")
         described = {
             "key": self.key(task),
             "settings": dict(task.settings),
-            "texts": texts,
+            "texts": {key: value for key, value in values.items() if isinstance(value, str)},
             "numbers": sorted(key for key, array in arrays.items() if array.ndim == 0),  # files hold no 0-d arrays
             "seconds": outcome.seconds,
         }
-        put(target, sealed_file.seal(_TITLE, _VERSION, described, arrays))
+        put(self.path(task), sealed_file.seal(_TITLE, _VERSION, described, arrays))
 
     def load(self, task: Task) -> Outcome | None:
         """The result of a task; None if it is not there, or not as it was written: it is then to be computed."""
@@ -86,6 +81,71 @@ class Store:
         for key, array in found.arrays.items():
             values[key] = float(array[0]) if key in described["numbers"] else array
         return Outcome(task, values, float(described["seconds"]))
+
+    def computed(
+        self, tasks: Iterable[Task], jobs: int = 1, force: bool = False, watch: Watch | None = None
+    ) -> dict[str, Outcome]:
+        """Outcomes of tasks by ``key``; those in the store are not computed again.
+
+        Parameters
+        ----------
+        tasks : what to do; a task that is there twice is done once.
+        jobs : worker processes; with 1, everything happens here. Results do not depend on it: every task has its own
+            seeds, and runs with one BLAS thread.
+        force : compute again what is in the store.
+        watch : called after every task, with those that were in the store first.
+
+        What is done stays in the store, whatever happens later: an interrupt or an error loses only what was under way.
+        """
+        if jobs < 1:
+            raise OptionError(f"jobs is {jobs!r}: give a whole number of at least 1.")
+        wanted = {self.key(task): task for task in tasks}
+        found: dict[str, Outcome] = {}
+
+        def done(outcome: Outcome) -> None:
+            found[self.key(outcome.task)] = outcome
+            if watch is not None:
+                watch(outcome.task, len(found), len(wanted))
+
+        for task in wanted.values():
+            if not force and (outcome := self.load(task)) is not None:
+                done(outcome)
+        missing = [task for key, task in wanted.items() if key not in found]
+        if jobs == 1 or len(missing) < 2:
+            for task in missing:
+                done(compute(task, self))
+        else:
+            self._in_workers(missing, jobs, done)
+        return {key: found[key] for key in wanted}
+
+    def _in_workers(self, tasks: Sequence[Task], jobs: int, done: Callable[[Outcome], None]) -> None:
+        from concurrent.futures import ProcessPoolExecutor, as_completed
+        from multiprocessing import get_context
+
+        # spawn: a fork would copy the threads' locks of BLAS in whatever state they are
+        pool = ProcessPoolExecutor(min(jobs, len(tasks)), mp_context=get_context("spawn"), initializer=_quiet_interrupt)
+        try:
+            for future in as_completed([pool.submit(compute, task, self) for task in tasks]):
+                done(future.result())
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+        pool.shutdown()
+
+
+def compute(task: Task, store: Store) -> Outcome:
+    """Do one task, and keep its result."""
+    start = time.perf_counter()
+    with one_blas_thread():
+        values = experiments.named(task.experiment).compute(task)
+    outcome = Outcome(task, values, time.perf_counter() - start)
+    store.save(outcome)
+    return outcome
+
+
+def _quiet_interrupt() -> None:
+    """Ctrl-C reaches every process of a terminal; a worker then simply ends."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def put(target: Path, content: bytes) -> None:

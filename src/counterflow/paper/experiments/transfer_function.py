@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from counterflow.arrays import FloatArray
 from counterflow.paper.experiments import two_units
 from counterflow.paper.experiments.effects import without_couplings
-from counterflow.paper.experiments.experiment import Claim, Outcomes
+from counterflow.paper.experiments.experiment import Claim, Experiment
 from counterflow.paper.experiments.figures import COLOURS, INK, MARKERS, Curve, Drawing, Panel, band
 from counterflow.paper.experiments.two_units import UNITS, found_plant, plant_of
 from counterflow.paper.experiments.verdicts import above, below, beyond_control, both, holds, within
-from counterflow.paper.experiments.wording import caption, claim, described, said, summary
+from counterflow.paper.experiments.wording import said
 from counterflow.plant import Plant
 from counterflow.plant.transfer import frequency_response, sigma, transmission_zeros
 
@@ -35,6 +35,90 @@ LINEAR = 2.0  # modulus up to which the plane of zeros has linear axes
 SOME = (0.02, 0.5)  # distances of zeros that are "some dispersion"
 DEVIATING = (0.05, 0.5)  # relative errors that are "deviations" and still leave a profile
 METHODS = {"published": "published method", "default": "default method"}
+
+
+class TransferFunction(Experiment, name="transfer-function"):
+    tasks = staticmethod(two_units.runs)
+    compute = staticmethod(two_units.compute)
+
+    @cached_property
+    def true(self) -> Plant:
+        return plant_of(self.outcomes[0].task["plant"])
+
+    @cached_property
+    def local(self) -> Plant:
+        """The control: what is given, and nothing learned."""
+        return without_couplings(self.true)
+
+    @cached_property
+    def found(self) -> Mapping[str, list[Plant]]:
+        return {method: [found_plant(run, method) for run in self.outcomes] for method in METHODS}
+
+    def each(self, of: Callable[[Plant], Any]) -> dict[str, FloatArray]:
+        """Something of every plant that was found, by method."""
+        return {method: np.array([of(plant) for plant in plants]) for method, plants in self.found.items()}
+
+    @cached_property
+    def causal(self) -> Mapping[str, FloatArray]:
+        """Relative errors of the part between the units."""
+        return self.each(lambda plant: response_error(plant, self.true, cross))
+
+    def judge(self) -> Iterator[Claim]:
+        true, local = self.true, self.local
+        radius, moved = self.each(lambda p: p.spectral_radius), self.each(lambda p: _farthest(p.poles(), true.poles()))
+        stable = both(holds(radius["published"].max() < 1), below(radius["published"], 1.0))
+        verdict = beyond_control(stable, holds(local.spectral_radius >= 1))
+        yield self.claim("poles", verdict, radius=radius, moved=moved, farthest=_farthest(local.poles(), true.poles()))
+        spread = self.each(lambda p: _nearest(channel_zeros(p), channel_zeros(true)))
+        yield self.claim("zeros", within(spread["published"], *SOME), spread=spread)
+        alike, profile = self.each(lambda p: _alike(p, true)), self.each(lambda p: spectrum_errors(p, true))
+        alone, spectra, low = _alike(local, true), spectrum_errors(local, true), FREQUENCIES < LOW
+        added = (alike["published"] - alone) / (1 - alone)
+        retained = beyond_control(above(alike["published"], ALIKE), above(added, ADDED))
+        parts: dict[str, Any] = {"alike": alike, "alone": alone, "spectra": spectra, "added": 100 * added}
+        yield self.claim("profile", retained, **parts, errors={m: e.mean(axis=1) for m, e in profile.items()})
+        under, over = ({m: e[:, part].mean(axis=1) for m, e in profile.items()} for part in (low, ~low))
+        remark = said(
+            above(under["published"] - over["published"]),
+            "It is larger there than above.",
+            "Low frequencies are not where it is largest: the error is larger above.",
+            "Whether it is larger there than above is not decided.",
+        )
+        parts = {"under": under, "over": over, "local_under": spectra[low], "local_over": spectra[~low]}
+        yield self.claim("low", within(under["published"], *DEVIATING), remark=remark, **parts)
+        yield self.claim("causal", below(self.causal["published"], FOUND))
+
+    def draw(self) -> Mapping[str, Drawing]:
+        def plane(title: str, of: Callable[[Plant], ComplexArray], far: bool = False) -> Panel:
+            seen = {METHODS[m]: np.concatenate([of(p) for p in plants]) for m, plants in self.found.items()}
+            return Panel(title, [_plane({**seen, "true": of(self.true)}, far)], "real part", "imaginary part")
+
+        def spectrum(title: str, of: Part) -> Panel:
+            """Every singular value: those of one method have one look."""
+            found, true = self.each(lambda p: sigma(*of(p), FREQUENCIES)), sigma(*of(self.true), FREQUENCIES)
+            curves: list[Curve] = [
+                band(FREQUENCIES, values[:, :, k], METHODS[method], colour)
+                for colour, (method, values) in zip((1, 0), found.items(), strict=True)
+                for k in range(values.shape[2])
+            ]
+            look: dict[str, Any] = {"color": INK, "linewidth": 1.2, "linestyle": (0, (1, 1.2)), "zorder": 5}
+            curves.append(lambda axes: axes.plot(FREQUENCIES, true[:, 0], label="true spectrum", **look))
+            curves.append(lambda axes: axes.plot(FREQUENCIES, true[:, 1:], **look))
+            x, y = "frequency (radians a row)", "singular values $\\sigma$"
+            return Panel(title, curves, x, y, log_x=True, log_y=True)
+
+        zeros = plane("Zeros, unit 1 to unit 2", channel_zeros, far=True)
+        panels = (plane("Poles", Plant.poles), zeros, spectrum("Singular values, all", whole))
+        between = [spectrum("Singular values, unit 1 to unit 2", cross)]
+        return {
+            "transfer-function": self.drawing("characteristics", panels, paper="Fig. 6"),
+            "transfer-function-cross": self.drawing("cross", between, columns=1),
+        }
+
+
+def whole(plant: Plant) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """A, B and C."""
+    return plant.A, plant.B, plant.C
 
 
 def cross(plant: Plant) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -57,59 +141,19 @@ def response_error(found: Plant, true: Plant, part: Part) -> float:
     return float(np.linalg.norm(G_hat - G) / np.linalg.norm(G))
 
 
-def whole(plant: Plant) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """A, B and C."""
-    return plant.A, plant.B, plant.C
+def _largest(plant: Plant) -> FloatArray:
+    """The largest singular value of the whole at every frequency."""
+    return sigma(*whole(plant), FREQUENCIES)[:, 0]
 
 
 def spectrum_errors(found: Plant, true: Plant) -> FloatArray:
     """Relative error of the largest singular value at every frequency."""
-    one, other = _largest(found), _largest(true)
-    return np.abs(one - other) / other
-
-
-def _largest(plant: Plant, of: Part = whole) -> FloatArray:
-    """The largest singular value at every frequency."""
-    return sigma(*of(plant), FREQUENCIES)[:, 0]
-
-
-def _claims(outcomes: Outcomes) -> Iterator[Claim]:
-    say = partial(claim, "transfer-function")
-    true = plant_of(outcomes[0].task["plant"])
-    found = {method: [found_plant(run, method) for run in outcomes] for method in METHODS}
-    radius = {m: [p.spectral_radius for p in plants] for m, plants in found.items()}
-    moved = {m: [_farthest(p.poles(), true.poles()) for p in plants] for m, plants in found.items()}
-    spread = {m: [_nearest(channel_zeros(p), channel_zeros(true)) for p in plants] for m, plants in found.items()}
-    profile = {m: np.array([spectrum_errors(p, true) for p in plants]) for m, plants in found.items()}
-    alike = {m: [_alike(p, true) for p in plants] for m, plants in found.items()}
-    low = FREQUENCIES < LOW
-    under, over = ({m: e[:, part].mean(axis=1) for m, e in profile.items()} for part in (low, ~low))
-    local = without_couplings(true)  # the control: what is given, and nothing learned
-    alone = _alike(local, true)
-    added = (np.array(alike["published"]) - alone) / (1 - alone)
-    causal = {m: [response_error(p, true, cross) for p in plants] for m, plants in found.items()}
-    stable = both(holds(max(radius["published"]) < 1), below(radius["published"], 1.0))
-    poles = {"radius": radius, "moved": moved, "farthest": _farthest(local.poles(), true.poles())}
-    errors, spectra = {m: e.mean(axis=1) for m, e in profile.items()}, spectrum_errors(local, true)
-    yield say("poles", beyond_control(stable, holds(local.spectral_radius >= 1)), true=true, local=local, **poles)
-    yield say("zeros", within(spread["published"], *SOME), spread=spread)
-    retained = beyond_control(above(alike["published"], ALIKE), above(added, ADDED))
-    yield say("profile", retained, alike=alike, errors=errors, alone=alone, spectra=spectra, added=100 * added)
-    remark = said(
-        above(under["published"] - over["published"]),
-        "It is larger there than above.",
-        "Low frequencies are not where it is largest: the error is larger above.",
-        "Whether it is larger there than above is not decided.",
-    )
-    parts = {"under": under, "over": over, "local_under": spectra[low], "local_over": spectra[~low]}
-    yield say("low", within(under["published"], *DEVIATING), remark=remark, **parts)
-    yield say("causal", below(causal["published"], FOUND), causal=causal)
+    return np.abs(_largest(found) - _largest(true)) / _largest(true)
 
 
 def _alike(found: Plant, true: Plant) -> float:
     """Correlation of the two spectra on logarithmic scales."""
-    one, other = (np.log(_largest(plant)) for plant in (found, true))
-    return float(np.corrcoef(one, other)[0, 1])
+    return float(np.corrcoef(np.log(_largest(found)), np.log(_largest(true)))[0, 1])
 
 
 def _farthest(found: ComplexArray, true: ComplexArray) -> float:
@@ -117,8 +161,7 @@ def _farthest(found: ComplexArray, true: ComplexArray) -> float:
     from scipy.optimize import linear_sum_assignment
 
     distance = np.abs(found[:, None] - true[None, :])
-    rows, columns = linear_sum_assignment(distance)
-    return float(distance[rows, columns].max())
+    return float(distance[linear_sum_assignment(distance)].max())
 
 
 def _nearest(found: ComplexArray, true: ComplexArray) -> float:
@@ -130,81 +173,36 @@ def _nearest(found: ComplexArray, true: ComplexArray) -> float:
 
 def _plane(seen: Mapping[str, ComplexArray], far: bool) -> Curve:
     """The complex plane with the circle of radius 1: of two methods, and true; ``far``: with logarithms far out."""
-    looks: list[dict[str, Any]] = [
-        {"color": COLOURS[1], "marker": MARKERS[1], "markersize": 4, "zorder": 3},
-        {"color": COLOURS[0], "marker": MARKERS[2], "markersize": 6.5, "zorder": 4},
-        {"color": INK, "marker": "x", "markersize": 5, "zorder": 5},
-    ]
+    looks = ((COLOURS[1], MARKERS[1], 4.0), (COLOURS[0], MARKERS[2], 6.5), (INK, "x", 5.0))
 
     def draw(axes: Axes) -> None:
         circle = np.exp(1j * np.linspace(0, 2 * np.pi, 200))
         axes.plot(circle.real, circle.imag, color=INK, linewidth=0.7)
-        for (label, values), look in zip(seen.items(), looks, strict=True):
-            open_marker: dict[str, Any] = {"markerfacecolor": "none", "markeredgewidth": 0.8}
-            axes.plot(values.real, values.imag, linestyle="", label=label, **look, **open_marker)
+        open_marker: dict[str, Any] = {"linestyle": "", "markerfacecolor": "none", "markeredgewidth": 0.8}
+        for k, ((label, values), (colour, marker, size)) in enumerate(zip(seen.items(), looks, strict=True)):
+            look = {"color": colour, "marker": marker, "markersize": size, "zorder": 3 + k, **open_marker}
+            axes.plot(values.real, values.imag, label=label, **look)
         if not far:
             axes.set_aspect("equal", adjustable="datalim")
             return
-        from matplotlib.ticker import NullLocator
-
         everything = np.concatenate([*seen.values(), circle])
-        for scale, part, axis, ticks in (
-            (axes.set_xscale, everything.real, axes.xaxis, axes.set_xticks),
-            (axes.set_yscale, everything.imag, axes.yaxis, axes.set_yticks),
-        ):
-            scale("symlog", linthresh=LINEAR, linscale=1.5)
-            reach = 1.6 * max(1.0, float(np.abs(part).max()))
-            (axes.set_xlim if axis is axes.xaxis else axes.set_ylim)(
-                -reach if part.min() < -1.5 else -1.5, reach if part.max() > 1.5 else 1.5
-            )
-            axis.set_minor_locator(NullLocator())
-            decades = [10.0**k for k in range(1, 1 + max(1, int(np.ceil(np.log10(np.abs(part).max() + 1)))))]
-            near = [tick for tick in decades[:: 1 + len(decades) // 3] if tick <= 3 * np.abs(part).max()]
-            low = [-tick for tick in near[::-1] if part.min() < -LINEAR]
-            shown = [*low, -1.0, 0.0, 1.0, *(tick for tick in near if part.max() > LINEAR)]
-            ticks(shown, [f"{tick:g}" for tick in shown])
+        _log_far_out(axes, "x", everything.real)
+        _log_far_out(axes, "y", everything.imag)
 
     return draw
 
 
-def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
-    true = plant_of(outcomes[0].task["plant"])
-    found = {method: [found_plant(run, method) for run in outcomes] for method in METHODS}
+def _log_far_out(axes: Axes, which: str, values: FloatArray) -> None:
+    """An axis that is linear up to ``LINEAR`` and logarithmic beyond, with a few ticks at powers of ten."""
+    from matplotlib.ticker import NullLocator
 
-    def plane(title: str, of: Callable[[Plant], ComplexArray], far: bool = False) -> Panel:
-        seen = {METHODS[method]: np.concatenate([of(p) for p in plants]) for method, plants in found.items()}
-        return Panel(title, [_plane({**seen, "true": of(true)}, far)], "real part", "imaginary part")
-
-    def spectrum(title: str, of: Part) -> Panel:
-        """Every singular value: those of one method have one look."""
-        curves: list[Curve] = []
-        for colour, (method, plants) in zip((1, 0), found.items(), strict=True):
-            values = np.array([sigma(*of(plant), FREQUENCIES) for plant in plants])
-            for k in range(values.shape[2]):
-                curves.append(band(FREQUENCIES, values[:, :, k], METHODS[method], colour))
-        look: dict[str, Any] = {"color": INK, "linewidth": 1.2, "linestyle": (0, (1, 1.2)), "zorder": 5}
-        spectra = sigma(*of(true), FREQUENCIES)
-        curves.append(lambda axes: axes.plot(FREQUENCIES, spectra[:, 0], label="true spectrum", **look))
-        curves.append(lambda axes: axes.plot(FREQUENCIES, spectra[:, 1:], **look))
-        return Panel(title, curves, "frequency (radians a row)", "singular values $\\sigma$", log_x=True, log_y=True)
-
-    panels = (
-        plane("Poles", Plant.poles),
-        plane("Zeros, unit 1 to unit 2", channel_zeros, far=True),
-        spectrum("Singular values, all", whole),
-    )
-    return {
-        "transfer-function": Drawing(caption("transfer-function", "characteristics"), panels, paper="Fig. 6"),
-        "transfer-function-cross": Drawing(
-            caption("transfer-function", "cross"), [spectrum("Singular values, unit 1 to unit 2", cross)], columns=1
-        ),
-    }
-
-
-def _text(outcomes: Outcomes, claims: Sequence[Claim]) -> str:
-    true = plant_of(outcomes[0].task["plant"])
-    error = {m: np.mean([response_error(found_plant(o, m), true, cross) for o in outcomes]) for m in METHODS}
-    return summary("transfer-function", claims, error=error)
-
-
-EXPERIMENT = described("transfer-function", two_units.runs, two_units.compute, _figures, _claims, text=_text)
+    least, most, size = float(values.min()), float(values.max()), float(np.abs(values).max())
+    reach = 1.6 * max(1.0, size)
+    decades = [10.0**k for k in range(1, 1 + max(1, int(np.ceil(np.log10(size + 1)))))]
+    near = [tick for tick in decades[:: 1 + len(decades) // 3] if tick <= 3 * size]
+    ticks = [*(-tick for tick in near[::-1] if least < -LINEAR), -1.0, 0.0, 1.0, *(t for t in near if most > LINEAR)]
+    limits = (-reach if least < -1.5 else -1.5, reach if most > 1.5 else 1.5)
+    axis, scale = (axes.xaxis, axes.set_xscale) if which == "x" else (axes.yaxis, axes.set_yscale)
+    scale("symlog", linthresh=LINEAR, linscale=1.5)
+    axis.set_minor_locator(NullLocator())
+    axes.set(**{f"{which}lim": limits, f"{which}ticks": ticks, f"{which}ticklabels": [f"{tick:g}" for tick in ticks]})

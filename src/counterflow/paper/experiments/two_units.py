@@ -13,11 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
-from counterflow.fits.fit import Fit
+from counterflow.fits.history import History
 from counterflow.fits.training import fit
-from counterflow.paper.experiments.experiment import Outcome, Request, Task, Value
-from counterflow.paper.experiments.selection import grid
-from counterflow.plant import Plant, Recording, excitation, random_plant
+from counterflow.paper.experiments.experiment import Outcome, Request, Task, Value, grid
+from counterflow.plant import LocalModel, Plant, Recording, excitation, random_plant
 
 UNITS = ("unit1", "unit2")
 LABELS = {"unit1": "client 1", "unit2": "client 2"}
@@ -26,20 +25,24 @@ POINTS = 160  # rounds of a training that are kept, evenly spaced on a logarithm
 SETTINGS: dict[str, Any] = {"plant": 0, "steps": 2000, "xi": 10.0, "rho": 20.0, "rounds": 1500, "warm_rounds": 20}
 QUICK: dict[str, Any] = {**SETTINGS, "rounds": 500}
 REPETITIONS, QUICK_REPETITIONS = 10, 4
+# the paper's training: random initial parameters, gradient steps, and all of its rounds
+TRAINED: dict[str, Any] = {"tol": 0.0, "initial_scale": 1.0, "solver": "gradient"}
 
 
 def plant_of(seed: int, noise: float = 1.0) -> Plant:
-    """A plant of the study: unit 1 does not feel the states of unit 2; ``noise``: variance of the measurement noise.
-
-    Examples
-    --------
-    >>> plant_of(0).block("A", effect="unit1", cause="unit2").any()
-    np.False_
-    """
+    """A plant of the study: unit 1 does not feel the states of unit 2; ``noise``: variance of the measurement noise."""
     dense = random_plant(names=UNITS, outputs=2, measurement_noise=noise, rng=seed)
     A = dense.A.copy()
     A[dense.state_slice("unit1"), dense.state_slice("unit2")] = 0.0
     return dense.replace(A=A)
+
+
+def recorded_run(
+    task: Task, noise: float = 1.0, seed: str = "run"
+) -> tuple[Plant, Recording, Mapping[str, LocalModel]]:
+    """Plant, recording and local models of a task."""
+    plant = plant_of(task["plant"], noise)
+    return plant, plant.simulate(task["steps"], rng=1000 + int(task[seed])), plant.locals()
 
 
 def runs(request: Request, method: str = "penalty") -> tuple[Task, ...]:
@@ -55,13 +58,7 @@ def found_plant(run: Outcome, method: str = "published") -> Plant:
 
 
 def kept_rounds(rounds: int) -> NDArray[np.intp]:
-    """Indices of the rounds whose losses are kept: the first, the last, and evenly on a logarithmic scale.
-
-    Examples
-    --------
-    >>> kept_rounds(5).tolist()
-    [0, 1, 2, 3, 4]
-    """
+    """Indices of the rounds whose losses are kept: the first, the last, and evenly on a logarithmic scale."""
     return np.unique(np.geomspace(1, rounds, POINTS).round().astype(np.intp)) - 1
 
 
@@ -73,43 +70,50 @@ def compute(task: Task) -> Mapping[str, Value]:
     unit ``client_loss/..``, ``delta_d/..``; found: ``A``, ``B``, for each unit ``theta/..``, ``phi/..``; for each unit
     and model the squared one-step errors on new data ``error/model/unit``.
     """
-    plant, run = plant_of(task["plant"]), int(task["run"])
-    recording = plant.simulate(task["steps"], rng=1000 + run)
-    options: dict[str, Any] = {"tol": 0.0, "initial_scale": 1.0, "solver": "gradient", "xi": task["xi"]}
-    options |= {"rho": task["rho"], "rounds": task["rounds"], "warm_rounds": task["warm_rounds"]}
+    plant, recording, models = recorded_run(task)
+    options = TRAINED | {key: task[key] for key in ("xi", "rho", "rounds", "warm_rounds")}
     if task["method"] == "hybrid":
         options["rounds"] -= task["warm_rounds"]
-    found = fit(recording, plant.locals(), method=task["method"], seed=run, **options)
+    found = fit(recording, models, method=task["method"], seed=task["run"], **options)
     history = found.history
     kept = kept_rounds(len(history))
-    server_loss = history.residual_loss + task["xi"] * history.disentanglement
+    loss = penalised(history, task["xi"])
     values: dict[str, Value] = {
         "round": (kept + 1).astype(np.float64),
-        "server_loss": server_loss[kept],
+        "server_loss": loss[kept],
         "disentanglement": history.disentanglement[kept],
-        "climb": climb(server_loss),
-        "climb/late": climb(server_loss[task["warm_rounds"] :]),
-        "rises": _rises(combined(server_loss, history.client_loss)),
+        "climb": climb(loss),
+        "climb/late": climb(loss[task["warm_rounds"] :]),
+        "rises": rising_share(combined(loss, history.client_loss)),
         "gradient": float(history.gradient[-1] / history.gradient[0]),
         "A": found.plant.A,
         "B": found.plant.B,
     }
-    for name in UNITS:
+    for name, other in (UNITS, UNITS[::-1]):
         part = found.parts[name]
         assert part.theta is not None
         assert part.phi is not None
-        values[f"client_loss/{name}"] = history.client_loss[name][kept]
-        values[f"proprietary_loss/{name}"] = float(history.proprietary_loss[name][-1])
-        values[f"delta_d/{name}"] = history.delta_d[name][kept]
-        values[f"theta/{name}"], values[f"phi/{name}"] = part.theta, part.phi
-        other = UNITS[1 - UNITS.index(name)]
         effect = recording[other].u[:-1] @ plant.block("B", effect=name, cause=other).T
-        values[f"mean_effect/{name}"] = float(np.linalg.norm(effect.mean(axis=0)))
-        values[f"rms_effect/{name}"] = float(np.sqrt((effect**2).sum(axis=1).mean()))
+        values |= {
+            f"client_loss/{name}": history.client_loss[name][kept],
+            f"proprietary_loss/{name}": float(history.proprietary_loss[name][-1]),
+            f"delta_d/{name}": history.delta_d[name][kept],
+            f"theta/{name}": part.theta,
+            f"phi/{name}": part.phi,
+            f"mean_effect/{name}": float(np.linalg.norm(effect.mean(axis=0))),
+            f"rms_effect/{name}": float(np.sqrt((effect**2).sum(axis=1).mean())),
+        }
     if task["method"] == "penalty":  # the method of the paper's validation
-        values |= _default_method(plant, recording)
-        values |= _on_new_data(found, plant, run, task["steps"])
+        default = fit(recording, models).plant
+        errors = found.validate(shifted(plant, task["run"], task["steps"]), oracle=plant).errors
+        values |= {"default/A": default.A, "default/B": default.B}
+        values |= {f"error/{model}/{name}": errors[model][name] for model in errors for name in UNITS}
     return values
+
+
+def penalised(history: History, xi: float) -> FloatArray:
+    """1/T Σ|r_s|² + ξ 1/T Σ|D|² of every round, whatever the method."""
+    return np.asarray(history.residual_loss + xi * history.disentanglement)
 
 
 def combined(server_loss: FloatArray, client_loss: Mapping[str, FloatArray]) -> FloatArray:
@@ -129,23 +133,12 @@ def climb(loss: FloatArray) -> float:
     return float(change[change > 0].sum())
 
 
-def _rises(loss: FloatArray) -> float:
+def rising_share(loss: FloatArray) -> float:
     """The share of rounds in which a loss rises by more than rounding."""
     return float((np.diff(loss) > 1e-12 * loss[:-1]).mean())
-
-
-def _default_method(plant: Plant, recording: Recording) -> dict[str, Value]:
-    default = fit(recording, plant.locals())
-    return {"default/A": default.plant.A, "default/B": default.plant.B}
 
 
 def shifted(plant: Plant, run: int, steps: int) -> Recording:
     """New data of the same plant: the inputs' mean jumps half-way, their spread drifts from 0.5 to 1.5."""
     inputs = excitation.mean_shift(plant, steps, rng=2000 + run, at=SHIFT_AT, shift=SHIFT)
     return plant.simulate(steps, rng=2000 + run, inputs=inputs)
-
-
-def _on_new_data(found: Fit, plant: Plant, run: int, steps: int) -> dict[str, Value]:
-    fresh = shifted(plant, run, steps)
-    errors = found.validate(fresh, oracle=plant).errors
-    return {f"error/{model}/{name}": errors[model][name] for model in errors for name in UNITS}

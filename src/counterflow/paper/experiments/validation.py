@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from counterflow.arrays import FloatArray
-from counterflow.paper.experiments import two_units
-from counterflow.paper.experiments.experiment import Claim, Outcome, Outcomes
-from counterflow.paper.experiments.figures import COLOURS, LINES, Drawing, Panel, band, level, moment
-from counterflow.paper.experiments.selection import stacked
+from counterflow.paper.experiments import figures, two_units
+from counterflow.paper.experiments.experiment import Claim, Experiment, Outcome
+from counterflow.paper.experiments.figures import Drawing, Panel, band, level, moment
 from counterflow.paper.experiments.two_units import LABELS, SHIFT_AT, UNITS
 from counterflow.paper.experiments.verdicts import above, below, both, either
-from counterflow.paper.experiments.wording import caption, claim, described, summary, told
+from counterflow.paper.experiments.wording import told
 
 MODELS = {
     "proprietary": "proprietary client (PCM)",
@@ -22,9 +23,73 @@ MODELS = {
     "oracle": "centralized oracle",
 }
 OURS = ("augmented", "server")
+TRAINED = ("proprietary", *OURS)
 WINDOW, EVERY = 50, 10  # rows of the moving average in the figure, and of which one is drawn
 SOON = 0.05  # of the rows: "at once" after the shift
 JUMP = 1.2
+
+
+class Validation(Experiment, name="validation"):
+    tasks = staticmethod(two_units.runs)
+    compute = staticmethod(two_units.compute)
+
+    @cached_property
+    def phases(self) -> Mapping[tuple[str, str], FloatArray]:
+        """Of every model and unit the errors of all runs (rows) before the shift, at once after it, and late."""
+        return {(m, n): self.of(lambda run, m=m, n=n: phases(run, m, n)) for m in MODELS for n in UNITS}  # type: ignore[misc]
+
+    @cached_property
+    def gains(self) -> str:
+        """How much better the augmented clients are, before the shift."""
+        means = {key: float(phase[:, 0].mean()) for key, phase in self.phases.items()}
+        return " and ".join(f"{100 * (1 - means['augmented', n] / means['proprietary', n]):.2g} %" for n in UNITS)
+
+    def judge(self) -> Iterator[Claim]:
+        about = {
+            name: (label, {model: self.phases[model, name].T for model in MODELS}) for name, label in LABELS.items()
+        }
+        for client, found in about.values():
+            before = {m: phase[0] for m, phase in found.items()}
+            gap = {m: before[m] - before["proprietary"] for m in OURS}
+            yield self.claim("new-data", both(*map(below, gap.values())), client=client, before=before, gap=gap)
+        for client, found in about.values():
+            jump = {m: soon / before for m, (before, soon, _) in found.items()}
+            yield self.claim("jump", both(*(above(jump[m], JUMP) for m in TRAINED)), client=client, jumps=_each(jump))
+        for client, found in about.values():
+            rise = {m: soon - before for m, (before, soon, _) in found.items()}
+            gap = {m: rise[m] - rise["proprietary"] for m in OURS}
+            rises = ", ".join(f"{m} {rise[m].mean():.3g}" for m in MODELS)
+            yield self.claim("rise", both(*map(below, gap.values())), client=client, rises=rises, gap=gap)
+        for client, found in about.values():
+            shares = {m: recovered(found[m].T) for m in TRAINED}
+            more = both(*(above(shares[m] - shares["proprietary"]) for m in OURS), *(above(shares[m]) for m in OURS))
+            some = either(*map(above, shares.values())) == "agrees"
+            yield self.claim("recovery", more if some else "not comparable", client=client, shares=_each(shares))
+        gaps = {m: np.mean([found[m][0] / found["oracle"][0] for _, found in about.values()], axis=0) for m in TRAINED}
+        yield self.claim("oracle", both(*(above(gaps[m], 1.05) for m in OURS)), gaps=_each(gaps))
+
+    def draw(self) -> Mapping[str, Drawing]:
+        kernel, panels, closer = np.full(WINDOW, 1.0 / WINDOW), [], []
+        for name, label in LABELS.items():
+            errors = {model: self.of(f"error/{model}/{name}") for model in MODELS}
+            rows, title = errors["oracle"].shape[1], label.capitalize()
+            runs = {m: np.stack([np.convolve(e, kernel, "valid")[::EVERY] for e in each]) for m, each in errors.items()}
+            x = WINDOW + EVERY * np.arange(runs["oracle"].shape[1], dtype=np.float64)  # the last row of every window
+            along: dict[str, Any] = {"range_x": (0, rows)}
+            curves = [band(x, runs[m], MODELS[m], colour) for colour, m in zip((1, 0, 2, 3), MODELS, strict=True)]
+            means = {model: each.mean(axis=0) for model, each in runs.items()}
+            ratios = [
+                band(x, means[m] / means["proprietary"], MODELS[m], colour)
+                for colour, m in zip((0, 2), OURS, strict=True)
+            ]
+            shift, t = moment(SHIFT_AT * (rows + 1)), "row t of the new data"
+            one = level(1.0, color=figures.COLOURS[1], linestyle=figures.LINES[1])
+            panels.append(Panel(title, [*curves, shift], t, "squared prediction error", **along, range_y=(0.0, None)))
+            closer.append(Panel(f"{title}, relative", [*ratios, shift, one], t, "error / proprietary error", **along))
+        return {
+            "validation-errors": self.drawing("errors", panels, columns=2, paper="Fig. 4"),
+            "validation-relative": self.drawing("relative", closer, columns=2),
+        }
 
 
 def phases(outcome: Outcome, model: str, name: str) -> tuple[float, float, float]:
@@ -32,94 +97,15 @@ def phases(outcome: Outcome, model: str, name: str) -> tuple[float, float, float
     errors = outcome.array(f"error/{model}/{name}")
     rows = len(errors)
     at = int(np.ceil(SHIFT_AT * (rows + 1)))  # the first error that a shifted input has reached
-    soon = slice(at, at + max(1, int(SOON * rows)))
-    parts = (errors[:at], errors[soon], errors[-(rows // 4) :])
+    parts = (errors[:at], errors[at : at + max(1, int(SOON * rows))], errors[-(rows // 4) :])
     return (float(parts[0].mean()), float(parts[1].mean()), float(parts[2].mean()))
 
 
 def recovered(phase: FloatArray) -> FloatArray:
-    """The share of the rise at the shift that is undone in the last quarter, of every run (rows: before, soon, late).
-
-    Examples
-    --------
-    >>> recovered(np.array([[1.0, 5.0, 2.0], [1.0, 3.0, 4.0]])).tolist()
-    [0.75, -0.5]
-    """
+    """The share of the rise at the shift that is undone in the last quarter, by run (rows: before, soon, late)."""
     before, soon, late = phase.T
     return np.asarray((soon - late) / (soon - before))
 
 
-def _claims(outcomes: Outcomes) -> Iterator[Claim]:
-    # runs x (before, soon, late)
-    found = {(m, n): np.array([phases(run, m, n) for run in outcomes]) for m in MODELS for n in UNITS}
-    trained = ("proprietary", *OURS)
-    for name in UNITS:
-        before = {m: found[m, name][:, 0] for m in MODELS}
-        gap = {m: before[m] - before["proprietary"] for m in OURS}
-        better = both(*(below(gap[m]) for m in OURS))
-        yield claim("validation", "new-data", better, client=LABELS[name], before=before, gap=gap)
-    for name in UNITS:
-        jump = {m: found[m, name][:, 1] / found[m, name][:, 0] for m in MODELS}
-        jumps = both(*(above(jump[m], JUMP) for m in trained))
-        yield claim("validation", "jump", jumps, client=LABELS[name], jumps=_each(jump))
-    for name in UNITS:
-        rise = {m: found[m, name][:, 1] - found[m, name][:, 0] for m in MODELS}
-        gap = {m: rise[m] - rise["proprietary"] for m in OURS}
-        rises = ", ".join(f"{m} {rise[m].mean():.3g}" for m in MODELS)
-        less = both(*(below(gap[m]) for m in OURS))
-        yield claim("validation", "rise", less, client=LABELS[name], rises=rises, gap=gap)
-    for name in UNITS:
-        shares = {m: recovered(found[m, name]) for m in trained}
-        some = either(*(above(shares[m]) for m in trained))
-        more = both(*(above(shares[m] - shares["proprietary"]) for m in OURS), *(above(shares[m]) for m in OURS))
-        verdict = more if some == "agrees" else "not comparable"
-        yield claim("validation", "recovery", verdict, client=LABELS[name], shares=_each(shares))
-    gaps = {m: np.mean([found[m, n][:, 0] / found["oracle", n][:, 0] for n in UNITS], axis=0) for m in trained}
-    yield claim("validation", "oracle", both(*(above(gaps[m], 1.05) for m in OURS)), gaps=_each(gaps))
-
-
 def _each(found: Mapping[str, FloatArray]) -> str:
     return ", ".join(f"{model} {told(values)}" for model, values in found.items())
-
-
-def _figures(outcomes: Outcomes) -> dict[str, Drawing]:
-    rows = len(outcomes[0].array(f"error/oracle/{UNITS[0]}"))
-    kernel = np.full(WINDOW, 1.0 / WINDOW)
-
-    def smooth(model: str, name: str) -> FloatArray:
-        errors = stacked(outcomes, f"error/{model}/{name}")
-        return np.stack([np.convolve(row, kernel, "valid")[::EVERY] for row in errors])
-
-    shift, t = moment(SHIFT_AT * (rows + 1)), "row t of the new data"
-    panels, closer = [], []
-    for name in UNITS:
-        smoothed = {model: smooth(model, name) for model in MODELS}
-        means = {model: runs.mean(axis=0) for model, runs in smoothed.items()}
-        x = WINDOW + EVERY * np.arange(len(means["oracle"]), dtype=np.float64)  # the last row of every window
-        curves = [band(x, smoothed[m], MODELS[m], colour) for colour, m in zip((1, 0, 2, 3), MODELS, strict=True)]
-        base = means["proprietary"]
-        ratios = [band(x, means[m] / base, MODELS[m], colour) for colour, m in zip((0, 2), OURS, strict=True)]
-        title = LABELS[name].capitalize()
-        panels.append(
-            Panel(title, [*curves, shift], t, "squared prediction error", range_x=(0, rows), range_y=(0.0, None))
-        )
-        one = level(1.0, color=COLOURS[1], linestyle=LINES[1])
-        closer.append(
-            Panel(f"{title}, relative", [*ratios, shift, one], t, "error / proprietary error", range_x=(0, rows))
-        )
-    return {
-        "validation-errors": Drawing(caption("validation", "errors"), panels, columns=2, paper="Fig. 4"),
-        "validation-relative": Drawing(caption("validation", "relative"), closer, columns=2),
-    }
-
-
-def _text(outcomes: Outcomes, claims: Sequence[Claim]) -> str:
-    gains = [
-        1 - float(np.mean([phases(o, "augmented", n)[0] for o in outcomes]))
-        / float(np.mean([phases(o, "proprietary", n)[0] for o in outcomes]))
-        for n in UNITS
-    ]  # fmt: skip
-    return summary("validation", claims, percent=" and ".join(f"{100 * gain:.2g} %" for gain in gains))
-
-
-EXPERIMENT = described("validation", two_units.runs, two_units.compute, _figures, _claims, text=_text)

@@ -1,4 +1,4 @@
-"""Texts of experiments: those in ``experiments.toml``, filled in with results, and rules and facts of several."""
+"""Sentences of the report: those of ``experiments.toml``, filled in with what an experiment knows by name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import string
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -15,12 +15,9 @@ import numpy as np
 
 from counterflow.arrays import FloatArray
 from counterflow.paper.experiments.effects import HORIZON
-from counterflow.paper.experiments.experiment import Claim, Experiment, Outcomes, Request, Task, Value, Verdict
-from counterflow.paper.experiments.figures import Drawing
-from counterflow.paper.experiments.verdicts import both, mean_and_error
+from counterflow.paper.experiments.verdicts import Verdict, mean_and_error
 
-ABOVE_RULE = "by two standard errors"
-MOST_RULE = "by a clear majority"
+ABOVE_RULE, MOST_RULE = "by two standard errors", "by a clear majority"
 EXPLAINED = (
     "'By two standard errors' are those of the mean over the runs; a difference within them, or fewer than three runs, "
     "is undecided. 'By a clear majority' is two standard errors of a share of one half (4 of 4 plants, 9 of 10, 15 of "
@@ -45,13 +42,33 @@ _SHARED: Mapping[str, object] = {
 }  # fmt: skip
 
 
-class _Formatter(string.Formatter):
-    """Format specifications for values of several runs: ``told`` (``told2``), ``median .3f``, ``percent max .2g``."""
+@functools.cache
+def texts() -> dict[str, dict[str, Any]]:
+    """All of ``experiments.toml``."""
+    return tomllib.loads(files(__package__).joinpath("experiments.toml").read_text(encoding="utf-8"))
+
+
+class Filled(string.Formatter):
+    """Fills braces with values, or else with what an experiment, its module, or all experiments call so.
+
+    Formats of values of several runs: ``told`` (``told2``), ``median .3f``, ``percent max .2g``.
+    """
 
     _OF: Mapping[str, Callable[[Any], Any]] = {
         "median": np.median, "mean": np.mean, "min": np.min, "max": np.max, "len": len,
         "percent": lambda value: 100 * value,
     }  # fmt: skip
+
+    def __init__(self, speaker: object) -> None:
+        self.speaker = speaker
+
+    def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        name = str(key)
+        for known in (kwargs, _SHARED):
+            if name in known:
+                return known[name]
+        own = hasattr(self.speaker, name)
+        return getattr(self.speaker if own else sys.modules[type(self.speaker).__module__], name)
 
     def format_field(self, value: Any, format_spec: str) -> str:
         *steps, last = format_spec.split(" ")
@@ -64,91 +81,14 @@ class _Formatter(string.Formatter):
         return str(super().format_field(value, last))
 
 
-def filled(experiment: str, text: str, /, **values: object) -> str:
-    """A text of ``experiments.toml`` with values for the names in braces, or else what the module calls so.
-
-    Examples
-    --------
-    >>> filled("overhead", "{x[penalty]:told}, at most {x[penalty]:percent max .2g} %", x={"penalty": [0.1, 0.2, 0.3]})
-    '0.2 ± 0.058, at most 30 %'
-    """
-    module = sys.modules.get(f"counterflow.paper.experiments.{experiment.replace('-', '_')}")
-    return _Formatter().vformat(text, (), {**vars(module), **_SHARED, **values} if module else {**_SHARED, **values})
-
-
-@functools.cache
-def _texts() -> dict[str, dict[str, Any]]:
-    text = files("counterflow.paper.experiments").joinpath("experiments.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
-
-
-def claim(experiment: str, key: str, verdict: Verdict, /, **values: object) -> Claim:
-    """The claim of that key in ``experiments.toml``, with its verdict."""
-    parts = {part: filled(experiment, text, **values) for part, text in _texts()[experiment]["claims"][key].items()}
-    return Claim(verdict=verdict, key=key, **parts)
-
-
-def caption(experiment: str, key: str, /, **values: object) -> str:
-    """The caption of a figure or table in ``experiments.toml``."""
-    return filled(experiment, _texts()[experiment]["captions"][key], **values)
-
-
-def summary(experiment: str, claims: Sequence[Claim], **values: object) -> str:
-    """What is seen: the sentences of ``experiments.toml`` that go with the verdicts.
-
-    A text there may name claims, whose verdict chooses the sentence, and a value (``if``) without which there is none.
-    """
-    parts = []
-    for each in _texts()[experiment].get("text", ()):
-        which = _outcome(verdict_of(claims, *each["claims"])) if "claims" in each else "yes"
-        if "if" not in each or values[each["if"]]:
-            parts.append(filled(experiment, each.get(which, ""), **values))
-    return " ".join(part for part in parts if part)
-
-
-def described(
-    name: str,
-    tasks: Callable[[Request], tuple[Task, ...]],
-    compute: Callable[[Task], Mapping[str, Value]],
-    figures: Callable[[Outcomes], Mapping[str, Drawing]],
-    judge: Callable[[Outcomes], Iterable[Claim]],
-    **more: Any,
-) -> Experiment:
-    """An experiment whose title, question, choices and text stand in ``experiments.toml``; ``more`` is the rest."""
-    texts, own = _texts(), _texts()[name]
-    shared = [choice for each in own.get("shared", ()) for choice in texts["shared"][each]]
-    choices = (*shared, *(filled(name, choice) for choice in own.get("choices", ())))
-    more.setdefault("text", lambda _, claims: summary(name, claims))
-    return Experiment(
-        name, own["title"], own["paper"], own["question"], tasks, compute, figures, judge, choices, **more
-    )
-
-
 def told(values: Sequence[float] | FloatArray, digits: int = 3) -> str:
-    """Mean and standard error of several runs as text.
-
-    Examples
-    --------
-    >>> told([1.0, 2.0, 3.0])
-    '2 ± 0.58'
-    """
+    """Mean and standard error of several runs: "2 ± 0.58"."""
     mean, error = mean_and_error(values)
     return f"{mean:.{digits}g}" + (f" ± {error:.2g}" if math.isfinite(error) else "")
 
 
-def verdict_of(claims: Sequence[Claim], *keys: str) -> Verdict:
-    """Of the claim of that key; of several, of all of them together."""
-    found = [claim.verdict for claim in claims if claim.key in keys]
-    assert found, f"no claim is {' or '.join(keys)}"
-    return both(*found) if len(found) > 1 else found[0]
-
-
 def said(verdict: Verdict, yes: str, no: str = "", unclear: str = "") -> str:
     """The sentence that goes with a verdict: for a text that must not say what the numbers do not."""
-    return {"yes": yes, "no": no, "unclear": unclear}[_outcome(verdict)]
-
-
-def _outcome(verdict: Verdict) -> str:
     if verdict in ("agrees", "agrees in order of magnitude"):
-        return "yes"
-    return "no" if verdict == "does not hold" else "unclear"
+        return yes
+    return no if verdict == "does not hold" else unclear

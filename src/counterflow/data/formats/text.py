@@ -1,0 +1,191 @@
+"""Delimited texts: found are encoding, separator, decimal sign, header, and rows between it and the numbers."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import polars
+
+from counterflow.data import columns, headers
+from counterflow.data.encodings import in_utf8, is_wide
+from counterflow.data.formats.format import Format
+from counterflow.data.headers import SAMPLE_LINES
+from counterflow.data.options import TableOptions
+from counterflow.data.places import Place, blaming
+from counterflow.data.source import Source, frame_source
+from counterflow.errors import DataError
+
+_BEGINNING = 1 << 18  # bytes that are looked at
+_SAMPLE_ROWS = 200
+_TEXT_COLUMNS = 8  # read at once where cells are text, which takes several times the room of numbers
+_SHOWN_SEPARATOR = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextSource(Source):
+    """A delimited text: where it lies in UTF-8, its signs, and how many lines stand before the first row."""
+
+    place: Place
+    separator: str
+    decimal: str
+    first_row: int
+    is_text = True
+
+    def line(self, row: int) -> str:
+        """Where a row stands, for messages."""
+        return f" (line {row + self.first_row + 1})"
+
+    def scan(self, types: Mapping[str, Any] | None = None) -> polars.LazyFrame:
+        """All columns; cells are String unless `types` says."""
+        schema = {name: polars.String for name in self.names} | dict(types or {})
+        return self._scanned(schema, separator=self.separator, decimal_comma=self.decimal == ",")
+
+    def _scanned(self, schema: Mapping[str, Any], **options: Any) -> polars.LazyFrame:
+        return polars.scan_csv(
+            self.place.source, has_header=False, skip_lines=self.first_row, schema=schema, glob=False, **options
+        )
+
+    def as_cells(self, column: polars.Series) -> polars.Series:
+        """One column that was read; in a text with commas between cells, the decimal sign is not certain."""
+        return columns.cells(column, self.name, self.decimal, sure=self.separator != ",")
+
+    def cells(self, names: Sequence[str]) -> Iterator[polars.Series]:
+        """Columns as numbers where a sample holds nothing else, all at once; the others as text, some at once."""
+        with self.reading():
+            sample = self.scan().select(names).head(_SAMPLE_ROWS).collect()
+            plain = [name for name in names if self._is_plain(sample.get_column(name))]
+            try:
+                found = self.scan(dict.fromkeys(plain, polars.Float64)).select(plain).collect() if plain else sample
+            except polars.exceptions.ComputeError:
+                plain = []  # some cell further down is text, or the file is faulty: read them all as text
+            texts = [name for name in names if name not in plain]
+            some = polars.DataFrame()
+            for name in names:
+                if name in plain:
+                    yield found.get_column(name)
+                    continue
+                if name not in some.columns:
+                    first = texts.index(name)
+                    some = self.scan().select(texts[first : first + _TEXT_COLUMNS]).collect()
+                yield self.as_cells(some.get_column(name))
+
+    def _is_plain(self, sample: polars.Series) -> bool:
+        text = sample.str.strip_chars()
+        if self.decimal == ",":
+            if bool(text.str.contains(r"\.\d{3}").any()):  # perhaps a sign between thousands
+                return False
+            text = text.str.replace(",", ".", literal=True)
+        return text.cast(polars.Float64, strict=False).null_count() == text.null_count()
+
+    def shape(self) -> tuple[int, int]:
+        """Rows of the file, and how many of them have fewer cells than the header; more cells are refused.
+
+        A reader that is asked for some columns only would pass over superfluous cells in silence, and a number with a
+        decimal comma among commas would move all cells after it.
+        """
+        with self.reading():
+            rows = int(self.scan().select(polars.col(self.names[0])).select(polars.len()).collect().item())
+            if len(self.names) == 1:
+                return rows, 0
+            text = polars.col("line")
+            count = text.str.count_matches(self.separator, literal=True) + 1
+            # a line with quotes may hold separators that separate nothing
+            plain = (~text.str.contains('"', literal=True)) & (text.str.len_bytes() > 0)
+            lines = self._scanned({"line": polars.String}, separator="\x1f", quote_char=None)
+            found = lines.select(
+                (plain & (count > len(self.names))).any().alias("long"),
+                (plain & (count < len(self.names))).sum().alias("short"),
+            ).collect(engine="streaming")
+            if found["long"].item():
+                self._refuse_long_row()
+                raise DataError(
+                    f"{self.name} cannot be read: a row has more cells than the header: mend it, or check the separator"
+                )
+            return rows, int(found["short"].item() or 0)
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Whatever goes wrong while reading becomes one sentence about this file."""
+        with blaming(self.name):
+            try:
+                yield
+            except (polars.exceptions.PolarsError, polars.exceptions.PanicException, OSError) as error:
+                self._refuse_long_row(error)
+                raise
+
+    def _refuse_long_row(self, cause: BaseException | None = None) -> None:
+        """Read a text that a reader refused once more, plainly, and name the fault: encoding, packing or a long row."""
+        with blaming(self.name), self.place.text() as file:
+            for row in csv.reader(islice(file, self.first_row, None), delimiter=self.separator):
+                if len(row) > len(self.names):
+                    raise DataError(
+                        f"{self.name} cannot be read: a row has {len(row)} cells, the header has {len(self.names)}; "
+                        f"it begins with {self.separator.join(row[:3])[:60]!r}: mend that row, or check the separator"
+                    ) from cause
+
+
+def _beginning(place: Place) -> list[str]:
+    """The first lines, whole."""
+    with place.open() as file:
+        data = file.read(_BEGINNING)
+        while data and not data.endswith(b"\n") and (more := file.readline(_BEGINNING)):  # a header may be very long
+            data += more
+            if len(data) > 64 * _BEGINNING:
+                raise DataError(f"{place.name} cannot be read: its first line has more than {len(data)} bytes")
+    if not data.strip():
+        raise DataError(f"{place.name} cannot be read: it is empty")
+    if b"\0" in data and not is_wide(data):
+        raise DataError(f"{place.name} cannot be read: it holds zero bytes, so it is no text table; check what it is")
+    return [] if b"\0" in data else re.split(r"\r\n|\n|\r", data.decode("utf-8-sig", "replace"))
+
+
+def _read(place: Place, options: TableOptions) -> Iterator[Source]:
+    place.refuse_bomb()
+    lines = _beginning(place)  # refuses what is no text
+    encoding, text = in_utf8(place, options.encoding)
+    if text is not place:
+        lines = _beginning(text)
+    first = headers.header_line(lines, options.skip_rows, options.header_word)
+    if first >= len(lines):
+        raise DataError(f"{place.name} cannot be read: it has no header after {first} skipped lines")
+    sample = [line for line in lines[first : first + SAMPLE_LINES + 1] if line.strip()]
+    if not sample:
+        raise DataError(f"{place.name} cannot be read: the header is empty")
+    separator = headers.separator_of(sample) if options.separator is None else options.separator
+    if len(separator.encode()) != 1:
+        raise DataError(f"separator is {separator!r}: give one character")
+    names = headers.clean_names(headers.cells_of(lines[first : first + 1], separator)[0], place.name)
+    below = headers.cells_of(lines[first + 1 : first + SAMPLE_LINES + 1], separator)
+    between = headers.rows_between(below) if options.skip_after_header is None else options.skip_after_header
+    decimal = options.decimal
+    if decimal is None:
+        decimal = "." if separator == "," else headers.decimal_of(below[between:])
+    elif decimal not in (".", ","):
+        raise DataError(f"decimal is {decimal!r}: give '.' or ','")
+    if decimal == separator:
+        raise DataError("decimal and separator are both ',': give another separator, or decimal '.'")
+    if not names:
+        raise DataError(f"{place.name} cannot be read: the header, line {first + 1}, names no column")
+    measures = headers.measures_of(names, below[:between])
+    if not any(line.strip() for line in lines[first + 1 + between :]):  # readers disagree about what this is
+        yield frame_source(place.name, polars.LazyFrame(schema=dict.fromkeys(names, polars.String)))
+        return
+    told = (
+        f"text with {_SHOWN_SEPARATOR.get(separator, separator)}", "decimal comma" if decimal == "," else "",
+        encoding if encoding != "UTF-8" else "", "gzip" if place.path.suffix.lower() == ".gz" else "",
+        f"header in line {first + 1}" if first and not options.skip_rows else "",
+        "with a row of units of measure" if between and options.skip_after_header is None and measures else "",
+    )  # fmt: skip
+    yield TextSource(
+        name=place.name, names=names, kind=", ".join(filter(None, told)), measures=measures, place=text,
+        separator=separator, decimal=decimal, first_row=first + 1 + between,
+    )  # fmt: skip
+
+
+FORMAT = Format((".csv", ".txt", ".tsv", ".dat", ".gz"), _read)

@@ -1,0 +1,108 @@
+"""A source: one table as it lies somewhere, of which only the names of its columns are known until some are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+import polars
+
+from counterflow.data import columns
+from counterflow.data.headers import clean_names, measures_of
+from counterflow.data.notes import Step
+from counterflow.data.places import blaming
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """One table: its columns by name, and how to read some of them. A format's own kind says how it is scanned.
+
+    Parameters
+    ----------
+    name : str
+        Of the file, as messages use it.
+    names : tuple of str
+        Column names without leading and trailing blanks, all different, in the order of the file.
+    kind : str
+        In words.
+    measures : mapping of column to its unit of measure
+        As far as the header, or a row below it, tells them.
+    sheet : str
+        Of a workbook of which several sheets are read.
+    step : int, optional
+        Usual step of the columns in nanoseconds, where that of the rows does not tell it.
+    notes : tuple of Step
+        What was done on the way to these columns.
+    """
+
+    name: str
+    names: tuple[str, ...]
+    kind: str = "table in memory"
+    measures: Mapping[str, str] = field(default_factory=dict)
+    sheet: str = ""
+    step: int | None = None
+    notes: tuple[Step, ...] = ()
+    is_text = False
+
+    def scan(self) -> polars.LazyFrame:
+        """All columns, under their names."""
+        raise NotImplementedError
+
+    def line(self, row: int) -> str:
+        """Where a row stands, for messages."""
+        return ""
+
+    def shape(self) -> tuple[int, int]:
+        """Rows, and how many of them have fewer cells than the header."""
+        with self.reading():
+            return int(self.scan().select(polars.len()).collect().item()), 0
+
+    def cells(self, names: Sequence[str]) -> Iterator[polars.Series]:
+        """Columns as numbers, or as text that casts to numbers where it holds some."""
+        with self.reading():
+            for series in self.scan().select(names).collect().iter_columns():
+                yield self.as_cells(series)
+
+    def as_cells(self, column: polars.Series) -> polars.Series:
+        """One column that was read."""
+        return columns.cells(column, self.name)
+
+    def column(self, name: str, rows: int | None = None) -> polars.Series:
+        """One column as it stands, of the first rows or of all."""
+        with self.reading():
+            lazy = self.scan().select(name)
+            return (lazy if rows is None else lazy.head(rows)).collect().to_series()
+
+    def renamed(self, new: Mapping[str, str]) -> Source:
+        """The same with other names for some columns."""
+        names = clean_names([new.get(name, name) for name in self.names], self.name)
+        by_name = dict(zip(self.names, names, strict=True))
+        return replace(self, names=names, measures={by_name[name]: told for name, told in self.measures.items()})
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Whatever goes wrong while reading becomes one sentence about this file."""
+        with blaming(self.name):
+            yield
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrameSource(Source):
+    """Columns that polars has, or reads when they are asked for: `columns`, in the order of the names."""
+
+    columns: polars.LazyFrame
+
+    def scan(self) -> polars.LazyFrame:
+        """All columns, under their names."""
+        stored = self.columns.collect_schema().names()
+        new = {old: name for old, name in zip(stored, self.names, strict=True) if old != name}
+        return self.columns.rename(new) if new else self.columns
+
+
+def frame_source(
+    name: str, frame: polars.LazyFrame, kind: str = "table in memory", stored: Sequence[str] | None = None
+) -> FrameSource:
+    """A source of columns; `stored`: their names, where a reader cannot have two alike."""
+    names = clean_names(frame.collect_schema().names() if stored is None else stored, name)
+    return FrameSource(name=name, names=names, columns=frame, kind=kind, measures=measures_of(names, ()))

@@ -1,0 +1,178 @@
+"""What a database of sealed logs must look like, how it is opened with distrust, and what its errors mean.
+
+The meaning of the rows is not known here: see whoever declares a ``DatabaseSchema``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from counterflow.errors import OptionError, StorageError
+
+if TYPE_CHECKING:
+    import sqlite3
+
+BUSY_SECONDS = 30.0  # how long to wait for another process that is writing
+SYNCHRONOUS = "FULL"  # a commit is on the disk when it returns
+COMPANIONS = ("-journal", "-wal", "-shm")  # files that SQLite keeps beside a database
+_COLUMNS = "(number INTEGER PRIMARY KEY, kind TEXT NOT NULL, content TEXT NOT NULL, seal BLOB NOT NULL)"
+_PIECES = "(place INTEGER PRIMARY KEY, data BLOB NOT NULL)"
+
+# why an operation failed, the error's code, and what to do, by SQLite's primary result code
+_REASONS = {
+    3: ("may not be read", "", "give the account that runs the unit access to it"),
+    5: ("has been in use by another process", "in-use", "wait for that process or end it, then repeat"),
+    6: ("is in use by another connection", "in-use", "wait until that has finished, then repeat"),
+    8: ("may not be written", "", "make the file and its directory writable for the account that runs the unit"),
+    10: ("could not be read or written: the disk reported an error", "", "check the disk and the space left on it"),
+    13: ("could not be written: the disk is full", "full", "free some space, then repeat"),
+    18: ("would have a record that is too large", "", "use fewer rows, or fewer units"),
+    14: ("could not be opened", "", "check the path, and that the file and its directory may be read and written"),
+}
+_DAMAGED, _FULL, _FOREIGN = 11, 13, 26
+
+
+@dataclass(frozen=True)
+class DatabaseSchema:
+    """What a kind of database must look like, and what its errors advise.
+
+    Parameters
+    ----------
+    word : how errors call such a file.
+    application, version : as SQLite's header has them.
+    logs : {name of a log: whether it is only ever added to}.
+    restore : the remedy for a damaged file.
+    give : the remedy for a file of another kind, or none.
+    upgrade : the remedy for a file of another version.
+    former : files of version 0.1 beside it, which that version kept instead; they are refused with the remedy.
+    """
+
+    word: str
+    application: int
+    version: int
+    logs: Mapping[str, bool]
+    restore: str
+    give: str
+    upgrade: str = "use the version that made it"
+    former: tuple[str, ...] = ()
+
+    @cached_property
+    def statements(self) -> dict[str, str]:
+        """{name: statement} of every table and trigger, compared to the letter."""
+        tables = {log: f"CREATE TABLE {log} {_COLUMNS}" for log in self.logs}
+        tables |= {f"{log}_pieces": f"CREATE TABLE {log}_pieces {_PIECES}" for log in self.logs}
+        triggers = {}
+        for log in (log for log, added_to in self.logs.items() if added_to):
+            abort = f"BEGIN SELECT RAISE(ABORT, 'a {self.word} is only ever added to'); END"
+            for table, verb in ((table, verb) for table in (log, f"{log}_pieces") for verb in ("update", "delete")):
+                triggers[f"{table}_no_{verb}"] = f"CREATE TRIGGER {table}_no_{verb} BEFORE {verb} ON {table} {abort}"
+            triggers[f"{log}_in_order"] = (
+                f"CREATE TRIGGER {log}_in_order BEFORE INSERT ON {log} WHEN NEW.number IS NOT "
+                f"(SELECT coalesce(max(number), 0) + 1 FROM {log}) {abort}"
+            )
+        return tables | triggers
+
+    def known(self, log: str) -> str:
+        """The name of a log, if it is one."""
+        if log not in self.logs:
+            raise OptionError(f"a {self.word} has no log {log!r:.40}; there are {', '.join(self.logs)}")
+        return log
+
+    def refuse_anew(self, log: str) -> None:
+        """OptionError for a log that is only ever added to."""
+        if self.logs[self.known(log)]:
+            raise OptionError(f"a {self.word}'s log {log!r} is only ever added to")
+
+    def refuse_former(self, folder: Path) -> None:
+        """StorageError where version 0.1 has left its own files."""
+        for name in self.former:
+            if os.path.lexists(folder / name):
+                raise StorageError(
+                    f"{str(folder)!r} holds {name!r}, which Counterflow 0.1 has written and this version does not "
+                    "read: finish or delete the job with version 0.1, move that file away, and start the job again.",
+                    code="format",
+                )
+
+    def named(self, path: Path | None) -> str:
+        """How errors call this file."""
+        return f"the {self.word} in memory" if path is None else f"the {self.word} {str(path)!r}"
+
+    def damaged(self, path: Path | None, how: str) -> StorageError:
+        """The error of a file that is not as it was written."""
+        return StorageError(f"{self.named(path)} has been changed or damaged: {how}. {self.restore}.", code="damaged")
+
+    @contextmanager
+    def blaming(self, path: Path | None) -> Iterator[None]:
+        """What SQLite or the operating system say becomes a StorageError that names the file and the remedy."""
+        import sqlite3
+
+        place, restore = self.named(path), self.restore[0].lower() + self.restore[1:]
+        try:
+            yield
+        except sqlite3.Error as error:
+            number = getattr(error, "sqlite_errorcode", _DAMAGED) & 0xFF  # text that is no text has no code
+            if number == _DAMAGED:
+                reason, code, remedy = "is damaged", "damaged", restore
+            elif number == _FOREIGN:
+                reason, code, remedy = f"is not a {self.word}", "", self.give
+            else:
+                unknown = ("could not be used", "", "check that nothing else changes the file")
+                reason, code, remedy = _REASONS.get(number, unknown)
+            raise StorageError(f"{place} {reason} ({error}): {remedy}.", code=code or None) from error
+        except UnicodeDecodeError as error:  # from names in the file that SQLite wanted to tell
+            raise StorageError(f"{place} is damaged ({error}): {restore}.", code="damaged") from error
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                reason, code, remedy = _REASONS[_FULL]
+                raise StorageError(f"{place} {reason} ({error.strerror}): {remedy}.", code=code) from error
+            raise StorageError(f"{place} could not be used: {error.strerror or error}. Check the path.") from error
+
+    def build(self, connection: sqlite3.Connection) -> None:
+        """The tables, inside the transaction of whoever calls."""
+        connection.execute(f"PRAGMA application_id = {self.application}")
+        connection.execute(f"PRAGMA user_version = {self.version}")
+        for statement in self.statements.values():
+            connection.execute(statement)
+
+    def check(self, connection: sqlite3.Connection, path: Path) -> None:
+        """Whose database this is, its tables and triggers to the letter, and its pages."""
+        place = self.named(path)
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        if application != self.application:
+            raise StorageError(f"{place} is a database of another application: {self.give}.")
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version != self.version:
+            raise StorageError(
+                f"{place} has format {version}, this version of Counterflow knows {self.version}: {self.upgrade}.",
+                code="format",
+            )
+        named = "SELECT name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite~_%' ESCAPE '~'"
+        if dict(connection.execute(named)) != self.statements:
+            how = f"its tables or the triggers that guard them are not those of a {self.word}"
+            raise StorageError(f"{place} has been changed: {how}. {self.restore}.", code="damaged")
+        problems = [text for (text,) in connection.execute("PRAGMA quick_check(1)")]
+        if problems != ["ok"]:
+            restore = self.restore[0].lower() + self.restore[1:]
+            raise StorageError(f"{place} is damaged ({problems[0]}): {restore}.", code="damaged")
+
+
+def companions(path: Path) -> tuple[Path, ...]:
+    """Names of the files that SQLite may keep beside a database."""
+    return tuple(Path(f"{path}{tail}") for tail in COMPANIONS)
+
+
+def roll_back(connection: sqlite3.Connection) -> None:
+    """Give up the open transaction, if there still is one."""
+    import sqlite3
+
+    if connection.in_transaction:
+        with contextlib.suppress(sqlite3.Error):
+            connection.execute("ROLLBACK")

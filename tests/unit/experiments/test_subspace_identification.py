@@ -1,0 +1,256 @@
+"""Subspace identification against explicit Hankel matrices, known systems and hostile records."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from subspace_oracle import canonical_variates, distance, hankel, random_system, response, simulate
+from tolerances import EXACT, ITERATIVE, STANDARD_ERRORS
+
+from counterflow.errors import DataError, OptionError
+from counterflow.identification import lagged_gram, stretches
+from counterflow.learning.realisation import STABLE, shrink
+from counterflow.paper.subspace import (
+    default_past,
+    order_from_singular_values,
+    subspace,
+    subspaces,
+    subspaces_from_gram,
+)
+
+
+def transfer(model):
+    return response(model.A, model.B, model.C)
+
+
+def radius(A):
+    return np.abs(np.linalg.eigvals(A)).max()
+
+
+@pytest.mark.parametrize(("rows", "window"), [(7, 1), (7, 7), (60, 5), (4096 + 4, 5), (9001, 3)])
+def test_gram_is_that_of_the_explicit_hankel_matrix(rows, window):
+    rng = np.random.default_rng(rows)
+    y, u = 3 + rng.normal(size=(rows, 2)), rng.normal(size=(rows, 1))
+    H = hankel(np.hstack([y, u]), window)
+    gram = lagged_gram(y, u, window)
+    assert gram.windows == len(H)
+    np.testing.assert_allclose(gram.matrix, H.T @ H, rtol=EXACT, atol=EXACT * len(H))
+    assert np.array_equal(gram.matrix, gram.matrix.T) or np.allclose(gram.matrix, gram.matrix.T, rtol=EXACT)
+
+
+def test_gram_of_two_stretches_is_the_sum_and_no_window_crosses_a_gap():
+    rng = np.random.default_rng(0)
+    y, u = rng.normal(size=(50, 2)), rng.normal(size=(50, 1))
+    y[20, 1] = y[31] = np.nan
+    runs = stretches(y, least=11)
+    assert runs == (slice(0, 20), slice(32, 50))
+    assert stretches(y) == (slice(0, 20), slice(21, 31), slice(32, 50))
+    z = np.hstack([y, u])
+    parts = [hankel(z[run], 4) for run in stretches(y)]
+    gram = lagged_gram(y, u, 4)
+    assert gram.windows == sum(len(part) for part in parts)
+    np.testing.assert_allclose(gram.matrix, sum(part.T @ part for part in parts), rtol=EXACT, atol=100 * EXACT)
+    only = lagged_gram(y, u, 4, runs)
+    np.testing.assert_allclose(only.matrix, parts[0].T @ parts[0] + parts[2].T @ parts[2], rtol=EXACT, atol=100 * EXACT)
+
+
+@pytest.mark.parametrize(
+    ("n", "r", "U", "past", "future"), [(3, 2, 1, 4, 4), (4, 1, 2, 8, 6), (2, 3, 0, 3, 2), (5, 4, 2, 3, 3)]
+)
+def test_same_model_as_explicit_canonical_variates(n, r, U, past, future):
+    rng = np.random.default_rng(n)
+    y, u = simulate(rng, *random_system(rng, n, r, U), 800)
+    A, B, C, K, Omega, correlations = canonical_variates(y, u, n, past, future)
+    model = subspace(y, u, n, past=past, future=future)
+    np.testing.assert_allclose(model.singular_values, correlations[: len(model.singular_values)], atol=ITERATIVE)
+    assert (
+        distance(response(model.A, np.hstack([model.B, model.K]), model.C), response(A, np.hstack([B, K]), C))
+        < ITERATIVE
+    )
+    np.testing.assert_allclose(model.innovation, Omega, rtol=ITERATIVE, atol=ITERATIVE)
+
+
+@pytest.mark.parametrize(
+    ("n", "r", "U", "gain"), [(1, 1, 1, 0.9), (3, 2, 1, 0.9), (8, 16, 4, 0.95), (6, 3, 2, 0.99), (4, 1, 1, 0.5)]
+)
+def test_noise_free_systems_are_recovered_exactly(n, r, U, gain):
+    rng = np.random.default_rng(10 * n + r)
+    system = random_system(rng, n, r, U, gain)
+    y, u = simulate(rng, *system, 1200, process=0.0, measurement=0.0)
+    model = subspace(y, u, n)
+    assert distance(transfer(model), response(*system)) < ITERATIVE
+    assert model.singular_values[n - 1] > 0.5
+    assert len(model.singular_values) == n  # no direction is left once the state is known
+    assert subspace(y, u).order == n
+    np.testing.assert_allclose(
+        np.sort_complex(np.linalg.eigvals(model.A)), np.sort_complex(np.linalg.eigvals(system[0])), atol=1e-6
+    )
+
+
+def test_errors_fall_like_the_root_of_the_rows():
+    ratios = []
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        system = random_system(rng, 3, 4, 2)
+        y, u = simulate(rng, *system, 16_000)
+        true = response(*system)
+        short, long = (distance(transfer(subspace(y[:rows], u[:rows], 3, past=6)), true) for rows in (1000, 16_000))
+        ratios.append(np.log(short / long))
+    mean, error = np.mean(ratios), np.std(ratios, ddof=1) / np.sqrt(len(ratios))
+    assert abs(mean - np.log(4)) < STANDARD_ERRORS * error
+    assert error < 0.2
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-8, 1e8])
+def test_mixing_and_scaling_channels_changes_nothing_else(scale):
+    rng = np.random.default_rng(5)
+    y, u = simulate(rng, *random_system(rng, 3, 3, 2), 1500)
+    T = scale * (np.eye(3) + 0.4 * rng.normal(size=(3, 3)))
+    S = np.diag([1e8, 1e-8])
+    plain, mixed = subspace(y, u, 3, past=5), subspace(y @ T.T, u @ S, 3, past=5)
+    np.testing.assert_allclose(mixed.singular_values, plain.singular_values, atol=ITERATIVE)
+    assert distance(np.linalg.solve(T, transfer(mixed)) @ S, transfer(plain)) < ITERATIVE
+    np.testing.assert_allclose(mixed.innovation, T @ plain.innovation @ T.T, rtol=1e-6)
+    assert distance(response(mixed.A, mixed.K @ T, mixed.C), T @ response(plain.A, plain.K, plain.C)) < ITERATIVE
+
+
+def test_orders_from_one_gram_are_those_of_separate_runs():
+    rng = np.random.default_rng(2)
+    y, u = simulate(rng, *random_system(rng, 4, 3, 1), 900)
+    together = subspaces(y, u, [2, 5, 1], past=5, future=4)
+    assert [model.order for model in together] == [2, 5, 1]
+    for model in together:
+        alone = subspace(y, u, model.order, past=5, future=4)
+        assert distance(transfer(model), transfer(alone)) < EXACT
+    from_gram = subspaces_from_gram(lagged_gram(y, u, 9), [2], past=5)[0]
+    np.testing.assert_array_equal(from_gram.A, together[0].A)
+
+
+def test_gaps_cost_rows_and_nothing_else():
+    rng = np.random.default_rng(8)
+    system = random_system(rng, 3, 4, 2)
+    y, u = simulate(rng, *system, 6000)
+    y[rng.choice(6000, 20, replace=False)] = np.nan
+    model = subspace(y, u, 3, past=5)
+    assert model.windows == sum(run.stop - run.start - 9 for run in stretches(y, 10))
+    assert distance(transfer(model), response(*system)) < 0.05
+
+
+def test_no_inputs():
+    rng = np.random.default_rng(4)
+    A, B, C = random_system(rng, 2, 2, 0)
+    y, u = simulate(rng, A, B, C, 20_000, process=1.0, measurement=0.5)
+    model = subspace(y, u, 2)
+    assert model.B.shape == (2, 0)
+    np.testing.assert_allclose(
+        np.sort_complex(np.linalg.eigvals(model.A)), np.sort_complex(np.linalg.eigvals(A)), atol=0.05
+    )
+
+
+def test_hostile_columns_are_survived():
+    rng = np.random.default_rng(6)
+    system = random_system(rng, 2, 2, 2)
+    y, u = simulate(rng, *system, 1500)
+    rows = len(y)
+    odd_u = np.hstack([u, np.zeros((rows, 1)), np.ones((rows, 1)), u[:, :1]])
+    odd_y = np.hstack([y, y[:, :1], np.zeros((rows, 1))])
+    model = subspace(odd_y, odd_u, 2, past=5)
+    B = np.stack([model.B[:, 0] + model.B[:, 4], model.B[:, 1]], axis=1)  # the copy shares the effect
+    assert distance(response(model.A, B, model.C[:2]), response(*system)) < 0.15
+    np.testing.assert_allclose(model.C[2], model.C[0], atol=1e-6)
+    assert not model.C[3].any()
+    assert np.linalg.eigvalsh(model.innovation)[0] > 0
+    assert np.isfinite(model.B).all()
+
+
+def test_a_growing_record_gives_a_stable_model_and_says_so():
+    rng = np.random.default_rng(0)
+    u, y = rng.normal(size=(300, 1)), np.zeros((300, 1))
+    for t in range(1, 300):
+        y[t] = 1.02 * y[t - 1] + u[t - 1] + 0.1 * rng.normal()
+    model = subspace(y, u, 1, past=3)
+    assert radius(model.A) <= STABLE + EXACT
+    assert "spectral radius 1.0" in model.repaired[0]
+    assert radius(model.A - model.K @ model.C) < 1
+
+
+def test_every_model_and_its_predictor_are_stable():
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        y, u = simulate(rng, *random_system(rng, 3, 2, 1, radius=0.999), 150, process=1.0, measurement=0.01)
+        for model in subspaces(y, u, range(1, 9), past=5):
+            assert radius(model.A) <= STABLE + EXACT
+            assert radius(model.A - model.K @ model.C) < 1
+            assert np.linalg.eigvalsh(model.innovation)[0] > 0
+
+
+def test_shrinking_moves_only_what_is_outside():
+    rng = np.random.default_rng(1)
+    A = rng.normal(size=(6, 6))
+    values, after = np.linalg.eigvals(A), np.linalg.eigvals(shrink(A, 0.8))
+    expected = np.where(np.abs(values) > 0.8, 0.8 * values / np.abs(values), values)
+    gap = np.abs(np.sort_complex(after.round(9)) - np.sort_complex(expected.round(9)))
+    assert gap.max() < ITERATIVE
+
+
+def test_default_past_follows_the_memory_of_the_record():
+    rng = np.random.default_rng(3)
+    y = rng.normal(size=(4000, 1))
+    for t in range(14, 4000):
+        y[t] += 0.6 * y[t - 14]
+    assert 21 <= default_past(y, y[:, :0]) <= 27  # beyond the first, shorter search
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        (lambda y, u: (y[:20], u[:20], 2, {}), DataError, "too few"),
+        (lambda y, u: (y, u[:-1], 2, {}), DataError, "equally many rows"),
+        (lambda y, u: (y[:, 0], u, 2, {}), DataError, "time first"),
+        (lambda y, u: (y[:, :0], u, 2, {}), DataError, "no columns"),
+        (lambda y, u: (y, np.where(u == u[3], np.nan, u), 2, {}), DataError, "row 3, column 0"),
+        (lambda y, u: (np.where(y == y[3], np.inf, y), u, 2, {}), DataError, "row 3, column 0 is inf"),
+        (lambda y, u: (1e200 * y, u, 2, {}), DataError, "overflow"),
+        (lambda y, u: (np.full_like(y, np.nan), u, 2, {}), DataError, "too few"),
+        (
+            lambda y, u: (np.where(y == y[3], np.nan, y), u, 2, {"stretches": [slice(0, 300)]}),
+            DataError,
+            "missing value",
+        ),
+        (lambda y, u: (y, u, 0, {}), OptionError, "at least 1"),
+        (lambda y, u: (y, u, 1.5, {}), OptionError, "whole number"),
+        (lambda y, u: (y, u, 99, {"past": 3, "future": 3}), OptionError, "between 1 and 6"),
+        (lambda y, u: (y, u, 2, {"past": 0}), OptionError, "at least 1 row"),
+        (lambda y, u: (y, u, 2, {"stretches": [slice(0, 300, 2)]}), OptionError, "step 1"),
+    ],
+)
+def test_refusals_say_what_to_do(change, error, words):
+    rng = np.random.default_rng(0)
+    y, u = simulate(rng, *random_system(rng, 2, 2, 1), 300)
+    y, u, order, options = change(y, u)
+    with pytest.raises(error, match=words):
+        subspace(y, u, order, **options)
+
+
+def test_criterion_counts_what_stands_out():
+    assert order_from_singular_values([0.9, 0.8, 0.7, 0.05, 0.04], rows=5000) == 3
+    assert order_from_singular_values([0.03, 0.02], rows=1000) == 0
+    assert order_from_singular_values(np.ones(8), rows=1200, outputs=16, inputs=4) == 8
+    assert order_from_singular_values(np.ones(8), rows=1200, largest=5) == 5
+    # a weaker one is worth its price only with more rows
+    assert [order_from_singular_values([0.9, 0.1], rows, outputs=2) for rows in (1000, 10_000)] == [1, 2]
+
+
+def test_order_is_right_in_most_cases():
+    found = []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        found.append(subspace(*simulate(rng, *random_system(rng, 4, 6, 2), 3000, process=0.5)).order)
+    assert found.count(4) >= 5
+    rng = np.random.default_rng(0)
+    assert subspace(rng.normal(size=(2000, 3)), rng.normal(size=(2000, 2))).order == 1  # pure noise
+
+
+def test_no_orders_are_refused():
+    with pytest.raises(OptionError, match="orders is empty"):
+        subspaces(np.zeros((300, 2)), np.zeros((300, 1)), [])
