@@ -226,14 +226,14 @@ def _check_couplings(server: Server) -> None:
     couplings = server.couplings
     if couplings is None:
         return
-    if couplings.network is not None:
-        _check_network(couplings.network, server)
+    for network in filter(None, (couplings.network, *(regime.network for regime in couplings.regimes))):
+        _check_network(network, server)
     for regime in couplings.regimes:
-        if regime.network is not None:
-            _check_network(regime.network, server)
         if not 0 <= regime.start < regime.stop or not set(regime.units) <= set(server.names):
             _wrong("its ways of running are not of these units or rows")
     if couplings.stream is not None:
+        if not couplings.network:
+            _wrong("its stream is not one of its network")
         _check_stream(couplings.stream, couplings.network)
     if couplings.windows is not None:
         _check_windows(couplings.windows, couplings.shared)
@@ -266,10 +266,10 @@ def _check_network(network: Network, server: Server) -> None:
         _wrong("its network has a scale that is not above zero")
 
 
-def _check_stream(stream: Stream, network: Network | None) -> None:
+def _check_stream(stream: Stream, network: Network) -> None:
     """Whether what is kept of all rows is of this network, and its arrays are of each other's sizes."""
     sums = stream.products
-    if network is None or not np.array_equal(sums.spans, network.spans) or sums.targets != network.size:
+    if not np.array_equal(sums.spans, network.spans) or sums.targets != network.size:
         _wrong("its stream is not one of its network")
     m = len(network.level)
     sizes = {"m": m, "r": network.size, "b": len(network.spans), "2": 2, "K": len(network.linear), "t": TAIL}
