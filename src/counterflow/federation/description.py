@@ -70,13 +70,13 @@ class Description:
         sizes = message.sizes
         for axis, length in (("rows", rows), ("steps", rows - 1), ("inputs", inputs), ("states", self.states)):
             if length is not None and sizes.get(axis, length) != length:
-                raise self._wrong(message, _field(message, axis), f"of {sizes[axis]} {axis}", f"of {length}")
+                raise self._wrong(message, _field(message, axis), f"{sizes[axis]} {axis}", f"{length} {axis}")
         for axis, length in (
             *(("states", MOST_STATES), ("order", MOST_STATES), ("numbers", self.outputs), ("signals", rows)),
             ("patterns", 2**self.outputs),
         ):
             if sizes.get(axis, 0) > length:
-                raise self._wrong(message, _field(message, axis), f"of {sizes[axis]} {axis}", f"of {length} at most")
+                raise self._wrong(message, _field(message, axis), f"{sizes[axis]} {axis}", f"{length} {axis} at most")
         match message:
             case Trial():
                 if message.tried.shape[1] > inputs or message.foreign.shape[1]:

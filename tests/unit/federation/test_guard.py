@@ -128,7 +128,7 @@ def test_what_does_not_agree_stays(message: protocol.Message, text: str, audit: 
 def test_states_outputs_and_rounds_are_checked(audit: Audit) -> None:
     with pytest.raises(ProtocolError, match="3 states"):
         guard(audit, states=3).outgoing(encode(MESSAGE))
-    with pytest.raises(ProtocolError, match="1 numbers a row at most"):
+    with pytest.raises(ProtocolError, match="1 numbers at most"):
         guard(audit, outputs=1).outgoing(encode(MESSAGE))
     penalty = guard(audit, Job("penalty", "penalty", INPUTS, options={"solver": "gradient", "rounds": 3}))
     states = protocol.AugmentedStates("boiler", 3, 0.0, np.zeros((40, 2)), np.zeros(2))
@@ -434,7 +434,7 @@ def test_a_ledger_that_is_older_than_the_audit_log_lets_nothing_out(audit: Audit
             protocol.Identified(
                 "boiler", False, np.eye(2), np.ones((2, 9)), np.eye(2), np.eye(2), np.eye(2), np.ones(9)
             ),
-            "field 'input_level'",
+            "field 'B'",
         ),
     ],
 )
