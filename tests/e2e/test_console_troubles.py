@@ -358,7 +358,7 @@ def test_what_the_data_cannot_tell_is_said_over_the_greyed_answer(browser: Brows
         desk.until(alert.is_visible, "why there is no answer")
         assert alert.get_attribute("role") == "alert"
         assert alert.inner_text().startswith("The data cannot tell")
-        assert "not to be told from these data" in alert.inner_text()
+        assert "these data cannot answer this" in alert.inner_text()
         faded = "() => Number(getComputedStyle(document.getElementById('plot-place')).opacity)"
         desk.until(lambda: page.evaluate(faded) < 0.6, "the old plot, greyed")
         assert desk.drawn()

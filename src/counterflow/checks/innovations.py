@@ -101,7 +101,8 @@ def white_checks(material: Material) -> list[Check]:
         if verdict == "pass" and clear:
             finding += ": no accident, but too little to matter"
         trouble = Trouble(
-            "", f"the model misses dynamics: {share} of its innovations could have been foreseen",
+            "",
+            f"the model misses dynamics: {share} of its one-step errors could have been predicted from earlier rows",
             "record what else acts on the unit" if learned else
             "let the fit estimate the units' own blocks too (estimate='blocks' or 'all'), or record what else acts on "
             "the unit",

@@ -1,4 +1,4 @@
-"""A unit's controllers in a world that never was: what they would have moved, had their readings been others.
+"""A unit's controllers in the counterfactual: what they would have moved, had their readings been others.
 
 What a law leaves of the record (its residual) is replayed, so that with the readings as they were its inputs are those
 that were recorded; a target that nobody records is part of what is replayed. A relay has no residual: it is taken to

@@ -116,7 +116,7 @@ class QuestionGate:
         except UnidentifiedError as error:
             if self.is_open(asker, units_of(error.scope)):
                 raise
-            text = f"not to be told from these data; the reason is about units that are closed to {asker!r}"
+            text = f"these data cannot answer this; the reason is about units that are closed to {asker!r}"
             raise UnidentifiedError(text) from None
         parts = self._open_notes(asker, self._open_shares(asker, ask, parts))
         if self._audit is not None:

@@ -244,7 +244,7 @@ def clipping_bias(clipped: float) -> float:
 
 
 def clipping_se_factor(clipped: float) -> float:
-    """By how much standard errors grow: where next to all was clipped, next to nothing was told.
+    """By how much standard errors grow: where nearly everything was clipped, too little was released.
 
     >>> clipping_se_factor(0.0), round(clipping_se_factor(0.1), 2), round(clipping_se_factor(1.0))
     (1.0, 1.01, 100)

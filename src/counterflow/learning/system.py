@@ -34,6 +34,7 @@ from counterflow.learning.regime_sums import Regime
 from counterflow.protocol import Reduced
 
 PRESENT, ALL = "present", "all"  # which way of running a fit is about
+ROWS_NAMED = 3  # of rows that a caveat tells of
 REGIME_CHANGED, DRIFT_FOLLOWED = "regime-changed", "drift-followed"
 
 
@@ -135,13 +136,18 @@ def _drifting(drift: Drift, unit: str, rows: float) -> Caveat:
 
 def _wild(rows: Rows, kept: Rows) -> list[Caveat]:
     """Which units have sent readings that nothing else in the record explains."""
-    gone = np.isfinite(rows.z) & ~np.isfinite(kept.z)
-    counts = {name: int(gone[:, rows.owner == m].sum()) for m, name in enumerate(rows.names)}
-    text = (
-        "{} of what {} sent fits neither what came before nor after it, and was left out; see whether a sensor is at "
-        "fault (sensors='as they are' keeps it)"
-    )
-    return [Caveat("wild-readings", name, text.format(count, name)) for name, count in counts.items() if count]
+    gone, out = np.isfinite(rows.z) & ~np.isfinite(kept.z), []
+    for m, name in enumerate(rows.names):
+        at = np.flatnonzero(gone[:, rows.owner == m].any(axis=1)).tolist()
+        if at:
+            where = ", ".join(map(str, at[:ROWS_NAMED])) + f" and {len(at) - ROWS_NAMED} more" * (len(at) > ROWS_NAMED)
+            word = "row" if len(at) == 1 else "rows"
+            text = (
+                f"{name}: what it sent in {len(at)} {word} looks like spikes ({word} {where}). It was left out; see "
+                "whether a sensor is at fault (sensors='as they are' keeps it)"
+            )
+            out.append(Caveat("wild-readings", name, text))
+    return out
 
 
 def _numbers(messages: Sequence[Reduced]) -> tuple[FloatArray, FloatArray, tuple[slice, ...]]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from counterflow.exchange.part import UnitPart
 
-QUESTION = "If the joint effect of all others on {unit} were another: what would it do?"
+QUESTION = "If the combined input of all other units on {unit} changed: what would it do?"
 CONDITION = "If all others' joint effect on {unit} were ({phi_1}) instead of ({phi_0}), "
 ANSWER = CONDITION + "{unit} {channel} would {verb} by {size}."
 NOTHING = CONDITION + "nothing would change there."
@@ -44,7 +44,7 @@ class AskAggregate(Request):
     kind = "aggregate"
     tab = "aggregate"
     command = "aggregate"
-    title = "What if the joint effect of all other units on this one were another?"
+    title = "What if the combined input of all other units changed?"
     example = "counterflow aggregate fit --unit turbine --phi-1 0.5 --phi-1 0"
     form = (
         Entry("unit", Form.UNIT, ..., "Unit whose outputs are asked about."),

@@ -106,7 +106,7 @@ def never_moved(names: str, unit: str, runs: bool = True) -> UnidentifiedError:
     if runs:
         instead = 'Ask about other inputs with controllers="reacting", with the law as it is; or record'
     return UnidentifiedError(
-        f"not to be told from these data: {names}: the target never moved, and the controller alone moved its input, "
+        f"these data cannot answer this: {names}: the target never moved, and the controller alone moved its input, "
         f"so that what the input does by itself cannot be told from what its readings tell. {instead} rows in which "
         "the target, or a test signal, moves",
         code="loop-never-moved",

@@ -50,7 +50,7 @@ def speaking(caveats: Sequence[Caveat], passed: frozenset[str]) -> list[Caveat]:
 
 def doubtful_answer(doubt: float) -> Caveat:
     """Of an effect that is not known well; ``doubt``: squared error over squared effect that is to be expected."""
-    told = f"may be as low as {1 - doubt:.1f}" if doubt < 0.95 else "may be nothing"
+    told = f"may be as low as {1 - doubt:.1f}" if doubt < 0.95 else "may be zero or less"
     text = f"this effect is hardly known: by what these rows tell, the answer's R² {told}; read its interval"
     return Caveat("doubtful-answer", EVERYBODY, text)
 
@@ -114,7 +114,7 @@ def refuse_doubtful(server: FittedPlant, change: Change, moved: Sequence[int]) -
     for doubt in server.couplings.doubts if server.couplings is not None else ():
         own_input = doubt.letter == "B" and doubt.cause == change.cause
         if doubt.letter == "A" or (own_input and (not doubt.channels or set(doubt.channels) & set(moved))):
-            raise UnidentifiedError(f"not to be told from these data. {doubt}", scope=doubt.scope)
+            raise UnidentifiedError(f"these data cannot answer this: {doubt}", scope=doubt.scope)
 
 
 def refuse_without_rows(server: FittedPlant, kind: str) -> None:

@@ -19,7 +19,7 @@ _KINDS = {  # kind: its request, its command, the command's short help; --help d
     "attribution": ("AskAttribution", "explain", "Who moved a unit's outputs in some rows?"),
     "restoration": ("AskRestoration", "restore", "Which change of inputs would move outputs so far?"),
     "forecast": ("AskForecast", "forecast", "What will happen after the recording's last row?"),
-    "aggregate": ("AskAggregate", "aggregate", "What if the joint effect of all other units on this one were another?"),
+    "aggregate": ("AskAggregate", "aggregate", "What if the combined input of all other units changed?"),
 }
 COMMANDS = {command: help for _, command, help in _KINDS.values()}
 

@@ -298,7 +298,8 @@ class ServerModel(FittedPlant):
         if self.running_plant.switches:
             text = (
                 "a controller switches: when it does so is not certain, and single rows may be off by a whole switch. "
-                "What is certain is said of the window: mean, extremes, and the share of time that it is on"
+                "The intervals of the window's mean, of its extremes and of the share of time that it is on are "
+                "narrower than those of single rows"
             )
             out.append(Caveat("controllers-switch", scope, text))
         return out

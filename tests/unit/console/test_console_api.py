@@ -371,7 +371,7 @@ def test_what_the_data_cannot_tell_is_a_conflict(tmp_path: Path) -> None:
     cf.fit(still, PLANT.locals()).save(tmp_path / "fit")
     with TestClient(create(tmp_path / "fit")) as page:
         said = _refusal(page, "unit:turbine/effect", {"effect": "turbine", "changes": MOVED}, 409)
-        assert "not to be told from these data" in said
+        assert "these data cannot answer this" in said
         assert "boiler" in said
 
 
