@@ -48,7 +48,6 @@ class Card:
     Examples
     --------
     >>> from counterflow.plant import Channel
-from counterflow.records import describe, restore
     >>> card = Card("boiler", "steam_works", "waterworks", (Channel("fuel", "kg/s", (0.0, 2.0)),), 60.0)
     >>> Card.from_json(card.to_json()) == card
     True
