@@ -380,9 +380,9 @@ def test_change_points_are_found_within_two_percent_and_in_their_unit():
 
 def test_baselines_get_straight_lines_for_gaps():
     y = np.array([[np.nan, 0.0], [1.0, np.nan], [np.nan, np.nan], [3.0, 3.0], [np.nan, 4.0]])
-    assert baselines.filled(y).tolist() == [[1, 0], [1, 1], [2, 2], [3, 3], [3, 4]]
+    assert baselines.impute_mean(y).tolist() == [[1, 0], [1, 1], [2, 2], [3, 3], [3, 4]]
     whole = joined(case("tanks"), case("tanks").y)
-    assert np.array_equal(baselines.filled(whole), whole)
+    assert np.array_equal(baselines.impute_mean(whole), whole)
     dirty = plants.case("tanks", "gentle", 1000, 0, "lost")
     assert plants.judge(dirty, baselines.arx(dirty)).error < 0.2
 

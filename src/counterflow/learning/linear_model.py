@@ -320,7 +320,7 @@ def along_roots(
     k = spread.root.shape[1]
     if n * size * k <= LARGEST:
         directions = directions_along(A, spread, drive[None], own)[:, 0]
-        return _covariance(directions), directions
+        return _covariance(directions), directions if n * size * KEPT <= LARGEST else None
     drawn = np.random.default_rng(0).standard_normal((k, 2 * KEPT)) / np.sqrt(2 * KEPT)
     kept = np.zeros((n, size, 2 * KEPT)) if n * size * KEPT <= LARGEST else None
     blocks = np.zeros((n, size, size))

@@ -227,7 +227,7 @@ def test_hostile_requests(world: World, tmp_path: Path) -> None:
         "inner slash": (with_request(**{"../../x": b"x"}), "must hold boiler.csr"),
         "no json": (_zipped({**good, "card.json": b"{"}), "card.json is not in order"),
         "deep": (_zipped({**good, "card.json": b"[" * 100_000}), "card.json is not in order"),
-        "more in card": (with_card(note="y[7] is 3.4"), "and nothing else"),
+        "more in card": (with_card(note="y[7] is 3.4"), "note: is no field of Card"),
         "format": (with_card(format=2), "upgrade the older side"),
         "path": (with_card(unit="../../x"), "card.json is not in order"),
         "inputs": (with_card(inputs=[{"name": "a"}]), "card.json is not in order"),

@@ -253,7 +253,7 @@ def test_an_update_is_the_fit_of_all_rows(same_row):
     """The units keep the level, scale and basis of their numbers; in these, the network is learned from all rows."""
     late = moved(RECORDING.slice(0, 1500), 1.0, 5.0, 20.0, same_row=same_row)
     grown = cf.fit(late.slice(0, 1200), rank=2, same_row=same_row).update(late.slice(1200, 1500))
-    z = np.hstack([grown.about(late).numbers, acting_inputs(grown, late)])
+    z = np.hstack([grown.about(late).grounded.numbers, acting_inputs(grown, late)])
     rows = Rows(grown.names, (2, 2, 2), (2, 2, 2), z)
     network, again = grown.couplings.network, learn(rows).network
     for name in ("linear", "bends", "noise", "level", "scale"):

@@ -239,9 +239,9 @@ def test_the_same_rows_as_other_messages_have_the_same_ways_of_running(record, f
     """So they come between machines."""
     again = fit.server.about(sufficient_messages(fit.parts, fit.names, record))
     assert again.shared is not fit.server.shared
-    assert [each.start for each in again.regimes] == [each.start for each in fit.regimes]
+    assert [each.start for each in again.grounded.regimes] == [each.start for each in fit.regimes]
     other = fit.server.about(sufficient_messages(fit.parts, fit.names, recorded(1000, 3, None)))
-    assert other.regimes == ()
+    assert other.grounded.regimes == ()
 
 
 def test_other_ways_of_running_can_be_asked_for(record):

@@ -17,6 +17,7 @@ import counterflow as cf
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
 from counterflow.errors import ModelError, StorageError
+from counterflow.exchange.registry import kept_kinds
 from counterflow.fits import engine
 from counterflow.plant import Channel, Unit
 from counterflow.protocol.message import KINDS as MESSAGES
@@ -247,11 +248,12 @@ def test_states_of_the_machines_can_be_kept(monkeypatch: pytest.MonkeyPatch, met
         plant.simulate(60, rng=2), plant.locals(), method=method, **({} if method == "sufficient" else {"rounds": 3})
     )
     assert seen
+    kinds = {**MESSAGES, **kept_kinds()}
     for state in seen:
         kept = [f.name for f in fields(state) if f.name not in state.GIVEN and f.init]
-        described, arrays = describe(state, MESSAGES, finite=False, only=kept)
+        described, arrays = describe(state, kinds, finite=False, only=kept)
         read = json.loads(json.dumps(described, allow_nan=False))
-        back = restore(type(state), read, arrays, MESSAGES, finite=False, only=kept, onto=state)
-        again, others = describe(back, MESSAGES, finite=False, only=kept)
+        back = restore(type(state), read, arrays, kinds, finite=False, only=kept, onto=state)
+        again, others = describe(back, kinds, finite=False, only=kept)
         assert again == described
         assert {path: array.tobytes() for path, array in others.items()} == {p: a.tobytes() for p, a in arrays.items()}

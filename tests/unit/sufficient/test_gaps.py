@@ -324,7 +324,7 @@ def test_questions_about_the_past_use_what_was_measured():
     found = cf.fit(plant.simulate(2000, rng=3), plant.locals())
     about = found.about(recording)
     _, states = dense_posterior(about.shared, found.plant.A, found.plant.B, found.plant.Q)
-    np.testing.assert_allclose(about.states[0], states, rtol=0, atol=LONG * np.abs(states).max())
+    np.testing.assert_allclose(about.grounded.states[0], states, rtol=0, atol=LONG * np.abs(states).max())
     one, two = plant.names
     answer = found.counterfactual(recording, add={one: {"u1": 0.5}}, start=20, stop=40)[two]
     effect = found.effect(one, two, {"u1": 0.5}, horizon=20, duration=20)
