@@ -14,6 +14,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import counterflow as cf
+from counterflow.paper.augmented import ClientData
 from counterflow.paper.experiments.conditions import slowed
 from counterflow.paper.experiments.effects import cosine, pairs
 from counterflow.paper.experiments.effects import coupling_error as error

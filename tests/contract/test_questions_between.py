@@ -310,7 +310,7 @@ def test_couplings_that_the_data_cannot_tell_are_refused_over_the_wire(tmp_path:
     between = fitted(tmp_path, job_of(), PLANT.locals(), recording)
     with between.running() as server:
         saved = saved_unit(tmp_path / "turbine", "turbine")
-        with pytest.raises(UnidentifiedError, match="not to be told"):
+        with pytest.raises(UnidentifiedError, match="cannot answer this"):
             UnitView(saved.part, server).effect("boiler", "turbine", {"u1": 1.0})
         UnitView(saved.part, server).effect("boiler", "turbine", {"u2": 1.0})
         with pytest.raises(DataError, match="log has changed"):

@@ -136,7 +136,7 @@ def test_what_the_data_cannot_tell_is_refused_on_the_page() -> None:
     content = compose(fit, recording, [AskEffect("water_pump", "boiler", {"motor": 1.0}, horizon=3)])
     assert len(content.refusals) == 1
     said = texts(render(content))
-    assert "Refused: Not to be told from these data." in said
+    assert "Refused: These data cannot answer this: " in said
     assert "never varies" in said
     assert any(each.name == "excitation" and each.verdict == "fail" for each in content.checks)
     assert "Inputs were moved enough" in said
