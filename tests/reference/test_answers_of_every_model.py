@@ -22,7 +22,7 @@ import counterflow as cf
 
 STORED = Path(__file__).with_name("answers_of_every_model.npz")
 SAME = 1e-9  # of the largest number beside it
-NOTHING = 1e-6  # of outputs that move by about one: an effect below it is nothing
+NOTHING = 1e-7  # of outputs that move by about one: an effect below it is nothing
 ALIKE = 0.01  # of an interval's half width
 CHAIN = cf.random_plant(units=["a", "b", "c"], states=2, outputs=3, inputs=2, topology="chain", rng=5)
 NAMES, ROWS = ("a", "b", "c"), 420

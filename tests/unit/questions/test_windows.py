@@ -96,7 +96,7 @@ def test_noise_of_a_forecast_goes_together_as_the_dense_covariance_says():
 def test_means_over_windows_hold_the_truth_as_often_as_they_say():
     """Twin plants: 95 % of effects, counterfactuals and forecasts; rows taken as independent are too narrow."""
     hits: dict[str, list[float]] = {"effect": [], "counterfactual": [], "forecast": [], "independent": []}
-    for seed in range(16):
+    for seed in range(40):
         plant = cf.random_plant(["a", "b"], topology="chain", rng=seed)
         longer = plant.simulate(430, rng=1000 + seed)
         recording = longer.slice(0, 400)
