@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
+# before NumPy is imported: stored numbers are compared to 1e-9, and every family of processors rounds its own way
+os.environ.setdefault("OPENBLAS_CORETYPE", "Haswell")
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
