@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from counterflow.data.words import meaning
+from counterflow.data.columns import meaning
 from counterflow.errors import DataError
 from counterflow.plant.units import first_repeated
 

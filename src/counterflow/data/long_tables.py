@@ -17,7 +17,7 @@ from counterflow.data.notes import Step, told
 from counterflow.data.options import TableOptions, some
 from counterflow.data.source import Source, frame_source
 from counterflow.data.times import Times, find_time, parse
-from counterflow.data.words import good_qualities, meaning
+from counterflow.data.columns import good_qualities, meaning
 from counterflow.errors import DataError, OptionError
 
 TIME = "time"  # of a table that is made here

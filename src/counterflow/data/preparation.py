@@ -21,7 +21,7 @@ from counterflow.data.options import TableOptions, divided, some, takes
 from counterflow.data.selection import Chosen, choose
 from counterflow.data.table import Table, open_table
 from counterflow.data.times import Times, moment, zones_of
-from counterflow.data.words import meaning
+from counterflow.data.columns import meaning
 from counterflow.errors import DataError, OptionError
 from counterflow.plant import Recording, Unit
 from counterflow.plant.calendar import Calendar

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
 import polars
@@ -16,38 +16,23 @@ from counterflow.data.places import blaming
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """One table: its columns by name, and how to read some of them. A format's own kind says how it is scanned.
+    """One table: its columns by name, and how to read some of them. A format may say otherwise how it is scanned."""
 
-    Parameters
-    ----------
-    name : str
-        Of the file, as messages use it.
-    names : tuple of str
-        Column names without leading and trailing blanks, all different, in the order of the file.
-    kind : str
-        In words.
-    measures : mapping of column to its unit of measure
-        As far as the header, or a row below it, tells them.
-    sheet : str
-        Of a workbook of which several sheets are read.
-    step : int, optional
-        Usual step of the columns in nanoseconds, where that of the rows does not tell it.
-    notes : tuple of Step
-        What was done on the way to these columns.
-    """
-
-    name: str
-    names: tuple[str, ...]
+    name: str  # of the file, as messages use it
+    names: tuple[str, ...]  # of the columns, without blanks around, all different, in the order of the file
     kind: str = "table in memory"
-    measures: Mapping[str, str] = field(default_factory=dict)
-    sheet: str = ""
-    step: int | None = None
-    notes: tuple[Step, ...] = ()
+    measures: Mapping[str, str] = field(default_factory=dict)  # units of measure, as far as the file tells them
+    sheet: str = ""  # of a workbook of which several sheets are read
+    step: int | None = None  # usual one of the columns in nanoseconds, where that of the rows does not tell it
+    notes: tuple[Step, ...] = ()  # what was done on the way to these columns
+    frame: polars.LazyFrame = field(default_factory=polars.LazyFrame)  # the columns, in the order of the names
     is_text = False
 
     def scan(self) -> polars.LazyFrame:
         """All columns, under their names."""
-        raise NotImplementedError
+        stored = self.frame.collect_schema().names()
+        new = {old: name for old, name in zip(stored, self.names, strict=True) if old != name}
+        return self.frame.rename(new) if new else self.frame
 
     def line(self, row: int) -> str:
         """Where a row stands, for messages."""
@@ -80,29 +65,12 @@ class Source:
         by_name = dict(zip(self.names, names, strict=True))
         return replace(self, names=names, measures={by_name[name]: told for name, told in self.measures.items()})
 
-    @contextmanager
-    def reading(self) -> Iterator[None]:
+    def reading(self) -> AbstractContextManager[None]:
         """Whatever goes wrong while reading becomes one sentence about this file."""
-        with blaming(self.name):
-            yield
+        return blaming(self.name)
 
 
-@dataclass(frozen=True, kw_only=True)
-class FrameSource(Source):
-    """Columns that polars has, or reads when they are asked for: `columns`, in the order of the names."""
-
-    columns: polars.LazyFrame
-
-    def scan(self) -> polars.LazyFrame:
-        """All columns, under their names."""
-        stored = self.columns.collect_schema().names()
-        new = {old: name for old, name in zip(stored, self.names, strict=True) if old != name}
-        return self.columns.rename(new) if new else self.columns
-
-
-def frame_source(
-    name: str, frame: polars.LazyFrame, kind: str = "table in memory", stored: Sequence[str] | None = None
-) -> FrameSource:
-    """A source of columns; `stored`: their names, where a reader cannot have two alike."""
-    names = clean_names(frame.collect_schema().names() if stored is None else stored, name)
-    return FrameSource(name=name, names=names, columns=frame, kind=kind, measures=measures_of(names, ()))
+def frame_source(name: str, frame: polars.LazyFrame, kind: str = "table in memory") -> Source:
+    """A source of columns that polars has, or reads when they are asked for."""
+    names = clean_names(frame.collect_schema().names(), name)
+    return Source(name=name, names=names, frame=frame, kind=kind, measures=measures_of(names, ()))

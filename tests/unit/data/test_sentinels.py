@@ -10,7 +10,7 @@ import pytest
 
 import counterflow as cf
 from counterflow.data import open_table, sample
-from counterflow.data.sentinels import sentinels_of
+from counterflow.data.columns import sentinels_of
 
 RNG = np.random.default_rng(3)
 

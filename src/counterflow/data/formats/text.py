@@ -1,30 +1,36 @@
-"""Delimited texts: found are encoding, separator, decimal sign, header, and rows between it and the numbers."""
+"""Delimited texts: found are encoding, separator, decimal sign, header, and rows between it and the numbers.
+
+A text is UTF-8 unless its bytes say otherwise. Older programs, and spreadsheets on Windows, write UTF-16 or Windows-1252;
+some exports mix UTF-8 and Windows-1252. Anything else has to be said.
+"""
 
 from __future__ import annotations
 
+import codecs
 import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
 import polars
 
 from counterflow.data import columns, headers
-from counterflow.data.encodings import in_utf8, is_wide
-from counterflow.data.formats.format import Format
 from counterflow.data.headers import SAMPLE_LINES
 from counterflow.data.options import TableOptions
-from counterflow.data.places import Place, blaming
+from counterflow.data.places import REMEDY, Place, blaming, room
 from counterflow.data.source import Source, frame_source
-from counterflow.errors import DataError
+from counterflow.errors import DataError, OptionError
 
 _BEGINNING = 1 << 18  # bytes that are looked at
 _SAMPLE_ROWS = 200
 _TEXT_COLUMNS = 8  # read at once where cells are text, which takes several times the room of numbers
 _SHOWN_SEPARATOR = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
+_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+# what engineers write beyond ASCII, as Windows-1252 has it: letters with accents, units of measure, dashes and quotes
+_USUAL = frozenset("°²³µ·±×÷¼½¾§€‰–—‘’“”„•…™®©«»ªº¹¿¡¢£¥\xa0ŠŽšžŸŒœ") | {chr(k) for k in range(0xC0, 0xFF)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +44,6 @@ class TextSource(Source):
     is_text = True
 
     def line(self, row: int) -> str:
-        """Where a row stands, for messages."""
         return f" (line {row + self.first_row + 1})"
 
     def scan(self, types: Mapping[str, Any] | None = None) -> polars.LazyFrame:
@@ -111,7 +116,6 @@ class TextSource(Source):
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Whatever goes wrong while reading becomes one sentence about this file."""
         with blaming(self.name):
             try:
                 yield
@@ -130,25 +134,11 @@ class TextSource(Source):
                     ) from cause
 
 
-def _beginning(place: Place) -> list[str]:
-    """The first lines, whole."""
-    with place.open() as file:
-        data = file.read(_BEGINNING)
-        while data and not data.endswith(b"\n") and (more := file.readline(_BEGINNING)):  # a header may be very long
-            data += more
-            if len(data) > 64 * _BEGINNING:
-                raise DataError(f"{place.name} cannot be read: its first line has more than {len(data)} bytes")
-    if not data.strip():
-        raise DataError(f"{place.name} cannot be read: it is empty")
-    if b"\0" in data and not is_wide(data):
-        raise DataError(f"{place.name} cannot be read: it holds zero bytes, so it is no text table; check what it is")
-    return [] if b"\0" in data else re.split(r"\r\n|\n|\r", data.decode("utf-8-sig", "replace"))
-
-
-def _read(place: Place, options: TableOptions) -> Iterator[Source]:
+def read(place: Place, options: TableOptions) -> Iterator[Source]:
+    """The one table of a text, of which the beginning is looked at."""
     place.refuse_bomb()
     lines = _beginning(place)  # refuses what is no text
-    encoding, text = in_utf8(place, options.encoding)
+    encoding, text = _in_utf8(place, options.encoding)
     if text is not place:
         lines = _beginning(text)
     first = headers.header_line(lines, options.skip_rows, options.header_word)
@@ -188,4 +178,103 @@ def _read(place: Place, options: TableOptions) -> Iterator[Source]:
     )  # fmt: skip
 
 
-FORMAT = Format((".csv", ".txt", ".tsv", ".dat", ".gz"), _read)
+def _beginning(place: Place) -> list[str]:
+    """The first lines, whole."""
+    with place.open() as file:
+        data = file.read(_BEGINNING)
+        while data and not data.endswith(b"\n") and (more := file.readline(_BEGINNING)):  # a header may be very long
+            data += more
+            if len(data) > 64 * _BEGINNING:
+                raise DataError(f"{place.name} cannot be read: its first line has more than {len(data)} bytes")
+    if not data.strip():
+        raise DataError(f"{place.name} cannot be read: it is empty")
+    if b"\0" not in data:
+        return re.split(r"\r\n|\n|\r", data.decode("utf-8-sig", "replace"))
+    if not _is_wide(data):
+        raise DataError(f"{place.name} cannot be read: it holds zero bytes, so it is no text table; check what it is")
+    return []
+
+
+# ---- encodings
+
+
+def _in_utf8(place: Place, encoding: str | None) -> tuple[str, Place]:
+    """The encoding of a text, found if it is not given (as Python names it), and its place in UTF-8."""
+    if encoding is None:
+        first = next(place.chunks(), b"")
+        if _is_wide(first):
+            return "UTF-16", _decoded(place, "utf-16" if first.startswith(_MARKS) else "utf-16-le")
+        return ("UTF-8", place) if _fault(place) is None else _windows(place)
+    try:
+        known = codecs.lookup(encoding).name
+    except (LookupError, ValueError):
+        raise OptionError(
+            f"encoding is {encoding!r:.40}, which is not known: give one such as 'utf-8', 'cp1252' or 'utf-16'."
+        ) from None
+    if known not in ("utf-8", "utf-8-sig", "ascii"):
+        return known, _decoded(place, known)
+    if (fault := _fault(place)) is not None:
+        raise DataError(f"{place.name} is not UTF-8, at byte {fault.start}: {REMEDY}", code="encoding") from fault
+    return "UTF-8", place
+
+
+def _is_wide(data: bytes) -> bool:
+    """Whether the beginning of a file is UTF-16: it has a mark, or nearly every second byte is zero."""
+    even, odd = data[0:400:2], data[1:400:2]
+    plain = len(data) > 20 and odd.count(0) > 0.8 * len(odd) and even.count(0) < 0.2 * len(even)
+    return data.startswith(_MARKS) or plain
+
+
+def _fault(place: Place) -> UnicodeDecodeError | None:
+    """What keeps a text from being UTF-8."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        for chunk in place.chunks():
+            decoder.decode(chunk)
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError as error:
+        return error
+    return None
+
+
+def _whole(place: Place) -> bytes:
+    out, most = bytearray(), room()
+    for chunk in place.chunks():
+        out += chunk
+        if len(out) > most:
+            raise DataError(
+                f"{place.name} is not UTF-8 and has more than the {most} bytes that there is room for to turn it into "
+                "that: save it as UTF-8, or divide it",
+                code="too-large",
+            )
+    return bytes(out)
+
+
+def _decoded(place: Place, encoding: str) -> Place:
+    data = _whole(place)
+    try:
+        return replace(place, content=data.decode(encoding).lstrip("\ufeff").encode())
+    except (UnicodeError, ValueError, LookupError) as error:
+        where = f", at byte {error.start}" if isinstance(error, UnicodeDecodeError) else ""
+        raise DataError(f"{place.name} is not {encoding}{where}: {REMEDY}", code="encoding") from error
+
+
+def _windows(place: Place) -> tuple[str, Place]:
+    """Bytes that are not UTF-8 as Windows-1252, if nothing of them is unlikely there; lines may differ."""
+
+    def read(fault: UnicodeError) -> tuple[str, int]:
+        assert isinstance(fault, UnicodeDecodeError)
+        text = fault.object[fault.start : fault.end].decode("cp1252", "replace")
+        if not _USUAL.issuperset(text):
+            line = data.count(b"\n", 0, fault.start) + 1
+            said = f"{place.name} is not UTF-8, nor does line {line} look like Windows-1252: {REMEDY}"
+            raise DataError(said, code="encoding") from fault
+        replaced.append(len(text))
+        return text, fault.end
+
+    data, replaced = _whole(place), list[int]()
+    codecs.register_error("counterflow.windows", read)
+    content = data.decode("utf-8", "counterflow.windows")
+    beyond = sum(not sign.isascii() for sign in content) if not content.isascii() else 0
+    mixed = " and UTF-8" if beyond > sum(replaced) else ""
+    return f"Windows-1252{mixed}", replace(place, content=content.encode())

@@ -13,12 +13,11 @@ from xml.sax.saxutils import escape, quoteattr
 import polars
 
 from counterflow.data import options, places
-from counterflow.data.formats.format import Format
 from counterflow.data.headers import HEADER_SEARCH, SAMPLE_LINES, clean_names, header_line, measures_of, rows_between
 from counterflow.data.notes import told
 from counterflow.data.options import TableOptions
 from counterflow.data.places import Place
-from counterflow.data.source import FrameSource, Source
+from counterflow.data.source import Source
 from counterflow.data.times import time_column
 from counterflow.errors import DataError
 
@@ -31,7 +30,7 @@ _MOST_SHEETS = 200
 _MOST_NAMED = 20
 
 
-def _read(place: Place, wanted: TableOptions) -> Iterator[Source]:
+def read(place: Place, wanted: TableOptions) -> Iterator[Source]:
     """The sheet that is wanted, by name or number from 1 on; else all with a column of times, or else the first.
 
     Sheets that were left out unasked are named by the first table.
@@ -95,7 +94,7 @@ def _titles(place: Place) -> list[str]:
     return titles
 
 
-def _sheet(place: Place, title: str, wanted: TableOptions) -> FrameSource:
+def _sheet(place: Place, title: str, wanted: TableOptions) -> Source:
     """One sheet as a table."""
     most = wanted.skip_rows + HEADER_SEARCH + SAMPLE_LINES
     rows = [[cell or "" for cell in row] for row in _cells(place, title, dtypes="string", n_rows=most).rows()]
@@ -125,7 +124,7 @@ def _sheet(place: Place, title: str, wanted: TableOptions) -> FrameSource:
     filled = polars.LazyFrame({name: frame.to_series(k) for k, name in enumerate(names)} if len(frame) else {})
     columns = filled if len(frame) else polars.LazyFrame(schema=dict.fromkeys(names, polars.String))
     measures = measures_of(names, below[:between])
-    return FrameSource(name=place.name, names=names, columns=columns, kind="spreadsheet", measures=measures)
+    return Source(name=place.name, names=names, frame=columns, kind="spreadsheet", measures=measures)
 
 
 def _cells(place: Place, title: str, skip_rows: int = 0, **wanted: Any) -> polars.DataFrame:
@@ -167,8 +166,7 @@ def _refuse_too_large(place: Place) -> None:
         )
 
 
-FORMAT = Format((".xlsx", ".xlsm"), _read, has_sheets=True)
-
+# ---- writing
 
 _NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
 _MAIN = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
