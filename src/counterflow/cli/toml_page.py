@@ -78,14 +78,7 @@ def _has(contents: Any, path: TomlPath) -> bool:
 
 
 def line_of(text: str, path: TomlPath) -> int:
-    """The line on which an entry of a TOML text begins; of one that is not there, that of what would hold it.
-
-    Examples
-    --------
-    >>> text = '[units.boiler]\\nstates = 2\\n\\n[[units.boiler.inputs]]\\nname = "valve"\\nlimits = [5, 3]\\n'
-    >>> line_of(text, ("units", "boiler", "inputs", 0, "limits")), line_of(text, ("units", "boiler", "outputs"))
-    (6, 1)
-    """
+    """The line on which an entry of a TOML text begins; of one that is not there, that of what would hold it."""
     lines = text.split("\n")
 
     def begun(count: int) -> dict[str, Any]:
@@ -289,11 +282,7 @@ def quoted(text: str) -> str:
 
 
 def written(value: Any) -> str:
-    """A value in TOML.
-
-    >>> written({"name": "valve", "limits": (0.0, float("inf")), "held": True})
-    '{name = "valve", limits = [0.0, inf], held = true}'
-    """
+    """A value in TOML."""
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{shown((key,))} = {written(entry)}' for key, entry in value.items())}}}"
     if isinstance(value, (list, tuple)):

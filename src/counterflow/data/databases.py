@@ -87,11 +87,7 @@ def open_query(query: str, database: object, **options: Any) -> Table:
 
 
 def public_address(database: str) -> str:
-    """An address without its password, for messages and files.
-
-    >>> public_address("postgresql://me:secret@host/plant"), public_address("plant.db")
-    ('postgresql://me@host/plant', 'plant.db')
-    """
+    """An address without its password, for messages and files."""
     return re.sub(r"(://[^:/@]*):[^@/]*@", r"\1@", database)
 
 

@@ -98,28 +98,7 @@ class Gap:
 
 @dataclass(frozen=True)
 class TimeFacts:
-    """What a time column tells, before anything is dropped.
-
-    Parameters
-    ----------
-    rows, untimed : int
-        All rows, and those of them without a time.
-    start, stop : int
-        First and last time, in nanoseconds.
-    step : int
-        The usual step in nanoseconds: the median, or, where stamps are rounded, the step that they were rounded from.
-    regular : float
-        Share of the steps that are within 1 % of the usual one.
-    gaps : tuple of Gap
-    duplicates : int
-        Rows whose time another row before them has.
-    out_of_order : int
-        Rows that are earlier than the row before them.
-    clock_changes : tuple of str
-        Jumps of one hour, as daylight saving makes them, in words.
-    turns : tuple of int
-        The last rows before those of them that go back.
-    """
+    """What a time column tells, before anything is dropped."""
 
     rows: int
     untimed: int
@@ -135,15 +114,7 @@ class TimeFacts:
 
 
 def time_facts(times: Times, usual: int | None = None) -> TimeFacts:
-    """Count what is irregular. `usual`: the step in nanoseconds, where the rows themselves do not tell it.
-
-    Examples
-    --------
-    >>> seconds = np.array([0, 1, 2, 2, 3, 9, 10, 8]) * SECOND
-    >>> facts = time_facts(Times(seconds, "seconds", dated=False))
-    >>> facts.step / SECOND, facts.duplicates, facts.out_of_order, [(gap.seconds, gap.rows) for gap in facts.gaps]
-    (1.0, 1, 1, [(5.0, 4)])
-    """
+    """Count what is irregular. `usual`: the step in nanoseconds, where the rows themselves do not tell it."""
     nanoseconds = times.nanoseconds
     known = nanoseconds[nanoseconds != NONE]
     if len(known) == 0:
@@ -223,27 +194,7 @@ def _clock_changes(times: Times, step: int) -> tuple[tuple[str, ...], tuple[int,
 
 @dataclass(frozen=True)
 class Grid:
-    """Which row of the regular grid each row of the table belongs to.
-
-    Parameters
-    ----------
-    order : (kept,) array or None
-        The kept rows of the table in time order, or None if these are all rows as they stand.
-    bins : (kept,) array
-        Grid row of each, never falling.
-    replaced : (pairs, 2) array
-        Rows of the table that were dropped because another has the same time, and those others.
-    start : int
-        Time of grid row 0, in nanoseconds.
-    dt : int
-        Nanoseconds between two grid rows.
-    rows : int
-        Number of grid rows.
-    cuts : tuple of (row, nanoseconds)
-        Where a long gap was shortened: from this grid row on, so much more time has passed than rows tell.
-    coarser : bool
-        Whether several rows of the table usually meet in a grid row.
-    """
+    """Which row of the regular grid each row of the table belongs to."""
 
     order: Whole | None
     bins: Whole
@@ -275,19 +226,7 @@ class Grid:
 def make_grid(
     times: Times, facts: TimeFacts, rules: Rules, keep: NDArray[np.bool_] | None, span: tuple[int, int] | None
 ) -> Grid:
-    """Put the rows of a table on a regular grid.
-
-    Parameters
-    ----------
-    times, facts
-        The time column.
-    rules : Rules
-        Of them dt, by default the usual step of the table; start and stop; and longest_gap.
-    keep : (rows,) array of bool, optional
-        Rows of the table to use.
-    span : (int, int), optional
-        Time of grid row 0 in nanoseconds, and the number of grid rows, for a grid that several tables share.
-    """
+    """Put the rows of a table on a regular grid."""
     nanoseconds = times.nanoseconds
     use = nanoseconds != NONE
     if rules.start is not None:
@@ -352,16 +291,7 @@ def row_grid(rows: int, dt: float, keep: NDArray[np.bool_] | None = None) -> Gri
 
 
 def on_grid(values: FloatArray, grid: Grid, resample: str = "auto") -> FloatArray:
-    """A column of the table on the grid: NaN in rows that nothing falls into.
-
-    Parameters
-    ----------
-    values : (table rows,) array
-    grid : Grid
-    resample : {"auto", "mean", "last"}
-        Where several rows fall into one: their mean, or the last known one; "auto" takes the mean unless the column has
-        few different values.
-    """
+    """A column of the table on the grid: NaN in rows that nothing falls into."""
     ordered = values if grid.order is None else values[grid.order]
     known = np.isfinite(ordered)
     bins = grid.bins
@@ -379,12 +309,6 @@ def on_grid(values: FloatArray, grid: Grid, resample: str = "auto") -> FloatArra
 
 def fill(row: FloatArray, how: str) -> tuple[FloatArray, NDArray[np.int64], int]:
     """Fill holes of an input: the values, the lengths of the holes, and how many rows at the beginning were among them.
-
-    Examples
-    --------
-    >>> values, lengths, led = fill(np.array([np.nan, 1.0, np.nan, np.nan, 4.0]), "interpolate")
-    >>> values.tolist(), lengths.tolist(), led
-    ([1.0, 1.0, 2.0, 3.0, 4.0], [1, 2], 1)
     """
     missing = np.isnan(row)
     if not missing.any():

@@ -50,13 +50,7 @@ def cells_of(lines: Sequence[str], separator: str) -> list[list[str]]:
 
 
 def header_line(lines: Sequence[str], skip_rows: int, word: str | None) -> int:
-    """Lines before the header: those that are skipped, then those before the word, or before the table itself.
-
-    Examples
-    --------
-    >>> header_line(["Historian export", "Site: north", "time;FIC-101.PV", "0;1,5", "1;2,5", "2;2,5"], 0, None)
-    2
-    """
+    """Lines before the header: those that are skipped, then those before the word, or before the table itself."""
     if word is not None:
         near = range(skip_rows, min(skip_rows + HEADER_SEARCH, len(lines)))
         return next((k for k in near if word.casefold() in lines[k].casefold()), skip_rows)
@@ -85,11 +79,7 @@ def header_line(lines: Sequence[str], skip_rows: int, word: str | None) -> int:
 
 
 def _below_titles(rows: Sequence[tuple[int, Sequence[str]]]) -> int:
-    """The header's line, where the first line may hold titles of groups of columns: most of its cells are empty.
-
-    >>> _below_titles([(0, ["", "P1", "", ""]), (1, ["time", "FIT101", "LIT101", "MV101"]), (2, ["0", "1", "2", "3"])])
-    1
-    """
+    """The header's line, where the first line may hold titles of groups of columns: most of its cells are empty."""
     (first, titles), (below, names) = rows[0], rows[1] if len(rows) > 1 else (0, [])
     filled = [sum(bool(cell.strip()) for cell in row) for row in (titles, names)]
     if 2 * filled[0] > len(titles) or filled[1] < 0.9 * len(titles) or len(names) != len(titles):
@@ -121,15 +111,7 @@ def decimal_of(rows: Sequence[Sequence[str]]) -> str:
 
 
 def rows_between(rows: Sequence[Sequence[str]]) -> int:
-    """How many of the first rows are no data: descriptions or units of measure, above columns of numbers.
-
-    Examples
-    --------
-    >>> rows_between([["", "m3/h", "°C"], ["2024-05-01 06:00", "1.5", "20"], ["2024-05-01 06:01", "1.6", "21"]])
-    1
-    >>> rows_between([["2024-05-01 06:00", "bad", "20"], ["2024-05-01 06:01", "1.6", "21"]])
-    0
-    """
+    """How many of the first rows are no data: descriptions or units of measure, above columns of numbers."""
     for count in range(min(_MOST_BETWEEN, len(rows) - 1), 0, -1):
         if all(_is_between(row, rows[count:]) for row in rows[:count]):
             return count
@@ -155,13 +137,7 @@ def _is_between(row: Sequence[str], below: Sequence[Sequence[str]]) -> bool:
 
 
 def measures_of(names: Sequence[str], between: Sequence[Sequence[str]]) -> dict[str, str]:
-    """Units of measure by column: from the row that has most of them, or from brackets in the header.
-
-    Examples
-    --------
-    >>> measures_of(["time", "FIC-101.PV", "TI-102 [°C]"], [["", "flow", "temperature"], ["", "m3/h", ""]])
-    {'TI-102 [°C]': '°C', 'FIC-101.PV': 'm3/h'}
-    """
+    """Units of measure by column: from the row that has most of them, or from brackets in the header."""
     found = {}
     for name in names:
         if parts := _BRACKETED.match(name):
@@ -183,11 +159,7 @@ def measures_of(names: Sequence[str], between: Sequence[Sequence[str]]) -> dict[
 
 
 def without_measure(name: str, measures: Mapping[str, str]) -> str:
-    """A column's name without the unit of measure in brackets, where it has one.
-
-    >>> without_measure("TI-102 [°C]", {"TI-102 [°C]": "°C"})
-    'TI-102'
-    """
+    """A column's name without the unit of measure in brackets, where it has one."""
     parts = _BRACKETED.match(name) if name in measures else None
     return parts["name"] if parts is not None and parts["measure"].strip() == measures[name] else name
 

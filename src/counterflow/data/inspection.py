@@ -28,30 +28,7 @@ _SHOWN_GAPS = 100
 
 @dataclass(frozen=True)
 class ChannelFacts:
-    """What one column holds.
-
-    Parameters
-    ----------
-    name, group : str
-        The column, and the unit it seems to belong to.
-    rows, missing : int
-        All rows, and those without a number.
-    low, high, mean, spread : float
-        Smallest and largest value, mean and standard deviation of the finite ones; NaN if there are none.
-    levels : int
-        How many different values there are.
-    commonest : float
-        Share of the known rows that have the commonest value.
-    held : float
-        Share of rows, in time order, that repeat the value before.
-    longest_hold : int
-        Most rows in a row with one value.
-    infinite, spikes : int
-        Infinite values; single rows far outside both their neighbours.
-    words, odd, odd_count, sentinels
-        As in `Numbers`: text that was understood (on, off, missing) and text that was not, with counts; numbers that
-        stand for no number, which are among the missing.
-    """
+    """What one column holds."""
 
     name: str
     group: str
@@ -290,13 +267,7 @@ def channel_facts(name: str, numbers: Numbers, order: NDArray[np.int64] | None =
 
 
 def longest_run(same: NDArray[np.bool_]) -> int:
-    """Most rows in a row with one value; `same` tells of each row but the first whether it repeats the one before.
-
-    Examples
-    --------
-    >>> longest_run(np.array([True, True, False, True]))
-    3
-    """
+    """Most rows in a row with one value; `same` tells of each row but the first whether it repeats the one before."""
     starts, stops = runs(same)
     return int((stops - starts).max(initial=0)) + 1
 
@@ -306,11 +277,6 @@ def count_spikes(values: FloatArray) -> int:
 
     The spread is that of the quartiles (scaled to a standard deviation), or the standard deviation where more than half
     of the rows have one value. Rows beside a missing one are not judged.
-
-    Examples
-    --------
-    >>> count_spikes(np.array([1.0, 2, 1, 2, 1, 99, 2, 1, 2, 1]))
-    1
     """
     finite = values[np.isfinite(values)]
     if len(finite) < 3:
@@ -327,15 +293,7 @@ def count_spikes(values: FloatArray) -> int:
 
 
 def guess_unit(name: str) -> str:
-    """The unit that a tag seems to belong to: its prefix, or the hundreds of tags such as FIT101.
-
-    Examples
-    --------
-    >>> guess_unit("P1_FCV01D"), guess_unit("bio_2_do"), guess_unit("LIT301"), guess_unit("pressure")
-    ('P1', 'bio_2', '3', 'plant')
-    >>> guess_unit("FIC-101.SP"), guess_unit("20-TIC-101.PV")
-    ('1', '20')
-    """
+    """The unit that a tag seems to belong to: its prefix, or the hundreds of tags such as FIT101."""
     tag = read_tag(name)
     if not tag.is_isa:
         return tag.area or "plant"

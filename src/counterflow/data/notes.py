@@ -130,15 +130,7 @@ class _Count(int):
 
 
 def told(kind: str, columns: Mapping[str, Any] | None = None, /, *, name: str = "", **facts: Any) -> Step:
-    """A note of a kind, from facts; `columns`: what is told of each of them. `name`: of the step, if not the kind.
-
-    Examples
-    --------
-    >>> told("short", rows=1).text
-    '1 row with fewer cells than the header: what they lack is treated as missing.'
-    >>> told("text", {"TI-101": 3, "TI-102": 4}).text
-    '7 cells of text: treated as missing in TI-101 (3), TI-102 (4).'
-    """
+    """A note of a kind, from facts; `columns`: what is told of each of them. `name`: of the step, if not the kind."""
     sentence = _SENTENCES[kind]
     words = {key: _Count(value) if isinstance(value, int) else value for key, value in facts.items()}
     if columns is not None:

@@ -93,11 +93,7 @@ def takes(*kinds: type) -> Callable[[_Function], _Function]:
 
 
 def divided(given: Mapping[str, Any], *kinds: type) -> list[Any]:
-    """Options as the dataclasses that have them; one that none of them has is refused.
-
-    >>> divided({"time": "ts"}, TableOptions)[0].time
-    'ts'
-    """
+    """Options as the dataclasses that have them; one that none of them has is refused."""
     names = [{each.name for each in fields(kind)} for kind in kinds]
     known = [each.name for kind in kinds for each in fields(kind)]
     for name in given:

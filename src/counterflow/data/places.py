@@ -105,11 +105,7 @@ def places(path: Path, endings: Sequence[str]) -> Iterator[Place]:
 
 
 def may_be_table(name: str, endings: Sequence[str]) -> bool:
-    """Whether a file may be a table, by its name; what begins with a point or "~" is a program's own.
-
-    >>> [may_be_table(name, (".csv", ".xlsx")) for name in ("May.CSV", "~$may.xlsx", ".hidden.csv", "readme.md")]
-    [True, False, False, False]
-    """
+    """Whether a file may be a table, by its name; what begins with a point or "~" is a program's own."""
     return not name.startswith((".", "~", "_")) and name.lower().endswith(tuple(endings))
 
 

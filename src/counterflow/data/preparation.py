@@ -94,27 +94,7 @@ def prepare(
     table: Table, units: Sequence[Chosen], rules: Rules | None = None, *, keep: NDArray[np.bool_] | None = None,
     span: tuple[int, int] | None = None,
 ) -> tuple[Recording, Preparation]:  # fmt: skip
-    """Put the chosen columns of a table on a regular grid; see `read_logs`.
-
-    Parameters
-    ----------
-    table : Table
-    units : sequence of Chosen
-    rules : Rules, optional
-    keep : (rows,) array of bool, optional
-        Rows of the table to use.
-    span : (int, int), optional
-        Time of row 0 in nanoseconds and number of rows, for recordings of several tables that shall fit together.
-
-    Examples
-    --------
-    >>> import polars
-    >>> table = open_table(polars.DataFrame({"time": [0, 1, 2, 3], "flow": [1.0, 2.0, 9.0, 4.0]}))
-    >>> keep = np.array([True, True, False, True])
-    >>> recording, _ = prepare(table, choose({"pump": "flow"}, table.channels), keep=keep)
-    >>> recording["pump"].y.ravel().tolist()
-    [1.0, 2.0, nan, 4.0]
-    """
+    """Put the chosen columns of a table on a regular grid; see `read_logs`."""
     rules = rules or Rules()
     times, facts = table.times, None
     if times is not None:
@@ -212,30 +192,7 @@ def _calendar(times: Times | None, grid: Grid) -> Calendar | None:
 def align(
     tables: Mapping[str, Table], units: Mapping[str, Chosen], rules: Rules | None = None
 ) -> tuple[Recording, dict[str, Preparation]]:
-    """A recording of the period that all tables share.
-
-    Parameters
-    ----------
-    tables, units : mapping of unit name
-        Each unit's own table, and what it takes of it. Every table has a time column.
-    rules : Rules, optional
-        As for one table. Without dt, the longest of the tables' usual steps.
-
-    Examples
-    --------
-    >>> import polars
-    >>> from counterflow.data import choose, open_table
-    >>> dates = [f"2024-05-01 06:0{k}:00" for k in range(6)]
-    >>> logs = {
-    ...     "boiler": polars.DataFrame({"time": dates[:5], "p": [1.0, 2, 3, 4, 5]}),
-    ...     "turbine": polars.DataFrame({"time": dates[2:], "n": [30.0, 40, 50, 60]}),
-    ... }
-    >>> tables = {name: open_table(log) for name, log in logs.items()}
-    >>> units = {name: choose({name: "?"}, table.channels)[0] for name, table in tables.items()}
-    >>> recording, _ = align(tables, units)
-    >>> recording["boiler"].y.ravel().tolist(), recording["turbine"].y.ravel().tolist()
-    ([3.0, 4.0, 5.0], [30.0, 40.0, 50.0])
-    """
+    """A recording of the period that all tables share."""
     rules = rules or Rules()
     if rules.longest_gap is not None or rules.long_gaps == "longest":
         raise OptionError(

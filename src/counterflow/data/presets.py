@@ -37,21 +37,7 @@ GAP_SECONDS = 60.0  # between files, and where attacks were cut out, so much tim
 
 @dataclass(frozen=True)
 class DataSet:
-    """A data set: how its columns are called, which tags belong to which unit, and which are inputs or outputs.
-
-    Parameters
-    ----------
-    unit : callable
-        Unit of a tag, or None.
-    inputs, outputs : tuples of (pattern, source)
-        Regular expressions for the tag's family, and whose rule it is.
-    labels : tuple of str
-        Columns that label attacks; some files may lack them.
-    spelling : callable
-        One spelling of a column's name, which versions and files spell differently.
-    header_word : str, optional
-        The header is where this stands.
-    """
+    """A data set: how its columns are called, which tags belong to which unit, and which are inputs or outputs."""
 
     unit: Callable[[str], str | None]
     inputs: tuple[tuple[str, str], ...]
@@ -144,16 +130,7 @@ class Prepared:
 def read_columns(
     table: Table, dataset: DataSet, attacked: NDArray[np.bool_], normal_only: bool, rows: int | None, how: str = "",
 ) -> tuple[Columns, Preparation]:  # fmt: skip
-    """Steps (i) and (ii): every tag of a unit on a regular grid, attacks cut out; constant channels dropped.
-
-    Parameters
-    ----------
-    attacked : (rows of the table,) array of bool
-    rows : int or None
-        Keep the first so many.
-    how : str
-        How rows are labelled as attacks.
-    """
+    """Steps (i) and (ii): every tag of a unit on a regular grid, attacks cut out; constant channels dropped."""
     owners = {tag: unit for tag in table.channels if (unit := dataset.unit(tag)) is not None}
     if not owners:
         there = ", ".join(table.channels[:8])

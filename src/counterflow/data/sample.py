@@ -57,17 +57,7 @@ class SampleLog:
 
 
 def simulate(rows: int = ROWS, seed: int = SEED, do: Mapping[str, FloatArray] | None = None) -> SampleLog:
-    """The plant's log; with `do`, what it would have been with other inputs and the same disturbances and noise.
-
-    Examples
-    --------
-    >>> usual = simulate(300)
-    >>> feed = usual.columns["FIC-101.SP"].copy()
-    >>> feed[200:] += 1.0
-    >>> other = simulate(300, do={"FIC-101.SP": feed})
-    >>> bool(other.columns["LI-202.PV"][299] > usual.columns["LI-202.PV"][299] + 0.02)
-    True
-    """
+    """The plant's log; with `do`, what it would have been with other inputs and the same disturbances and noise."""
     rng = np.random.default_rng(seed)
     feed = _steps(rng, rows, 8.0, 1.2, (6.0, 10.0), (15, 60))
     heat = _steps(rng, rows, 50.0, 15.0, (15.0, 85.0), (20, 80))
@@ -135,15 +125,7 @@ def _run(inputs: Mapping[str, FloatArray], disturbed: FloatArray) -> dict[str, F
 
 
 def path() -> Path:
-    """The file of the package.
-
-    Examples
-    --------
-    >>> import counterflow as cf
-    >>> recording, _ = cf.read_logs(path())
-    >>> recording.names
-    ('area_1', 'area_2', 'area_3')
-    """
+    """The file of the package."""
     return Path(str(files("counterflow.data") / "samples" / FILE))
 
 
@@ -181,16 +163,7 @@ def text(log: SampleLog) -> str:
 
 
 def write(place: Path, form: str = "wide") -> Path:
-    """The sample in another form; what it is called follows from that.
-
-    Parameters
-    ----------
-    place : Path
-        A folder.
-    form : {"wide", "long", "comma", "cp1252", "xlsx", "sql"}
-        As it ships; a row for each value, with qualities; semicolons and decimal commas; in Windows-1252 with dates as
-        Germans write them; a spreadsheet; or an SQLite database with a table called log.
-    """
+    """The sample in another form; what it is called follows from that."""
     import polars
 
     names, measures, table = export(simulate())

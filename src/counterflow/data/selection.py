@@ -20,13 +20,7 @@ _WILD = re.compile(r"[*?\[]")
 
 @dataclass(frozen=True)
 class Pattern:
-    """A column name, a name with wildcards (``P1_*``), or a regular expression; and what is known of the columns.
-
-    Examples
-    --------
-    >>> Pattern("P1_*").among(["P1_a", "P2_a"]), Pattern("P._a", regex=True).among(["P1_a", "P2_a"])
-    (['P1_a'], ['P1_a', 'P2_a'])
-    """
+    """A column name, a name with wildcards (``P1_*``), or a regular expression; and what is known of the columns."""
 
     text: str
     unit: str = ""
@@ -49,20 +43,7 @@ class Pattern:
 
 @dataclass(frozen=True)
 class Selection:
-    """What a unit takes of a table, before the table is known.
-
-    Parameters
-    ----------
-    tags : tuple of Pattern
-        Its columns; empty: only those that `inputs` and `outputs` name.
-    inputs : tuple of Pattern
-    outputs : tuple of Pattern or None
-        None: all tags that are no inputs.
-    exclude : tuple of Pattern
-        Of the tags, those to leave out.
-    states : int
-        Number of states of the unit.
-    """
+    """What a unit takes of a table, before the table is known."""
 
     tags: tuple[Pattern, ...]
     inputs: tuple[Pattern, ...]
@@ -96,13 +77,7 @@ class Chosen:
 
 
 def selection(given: object, unit: str) -> Selection:
-    """A selection from plain values, as Python users and federation files give them.
-
-    Examples
-    --------
-    >>> selection({"tags": "P1_*", "inputs": ["*_D", {"name": "P1_pump", "unit": "%", "limits": (0, 100)}]}, "boiler")
-    Selection(tags=(Pattern(text='P1_*', ...
-    """
+    """A selection from plain values, as Python users and federation files give them."""
     if isinstance(given, Selection):
         return given
     if isinstance(given, str) or (isinstance(given, Sequence) and not isinstance(given, bytes)):
@@ -128,11 +103,6 @@ def selection(given: object, unit: str) -> Selection:
 
 def patterns(given: object, what: str) -> tuple[Pattern, ...]:
     """Patterns from one, or a list, of texts, {"regex": ...}, Channels and {"name": ..., "unit": ..., "limits": ...}.
-
-    Examples
-    --------
-    >>> patterns(["*_D", {"regex": "FT.*", "unit": "m3/h"}], "inputs")[1]
-    Pattern(text='FT.*', unit='m3/h', limits=None, regex=True)
     """
     if given is None:
         return ()
@@ -175,17 +145,6 @@ def choose(units: Mapping[str, Any], columns: Sequence[str], measures: Mapping[s
     """Match every unit's selection with the columns of a table.
 
     ``measures``: units of measure by column, as far as the table tells them; what a selection says counts more.
-
-    Raises
-    ------
-    SelectionError
-        If a pattern fits nothing, a column falls to two units, or to both inputs and outputs.
-
-    Examples
-    --------
-    >>> found = choose({"boiler": {"tags": "P1_*", "inputs": "*_D"}}, ["P1_valve_D", "P1_flow", "P2_flow"])
-    >>> found[0].columns
-    ['P1_valve_D', 'P1_flow']
     """
     if not isinstance(units, Mapping) or not units:
         raise OptionError("units must map at least one unit name to its tags, such as {'boiler': {'tags': 'P1_*'}}.")
@@ -279,13 +238,7 @@ def _chosen(unit: str, sides: tuple[_Matched, _Matched], states: int, measures: 
 
 
 def channel_name(column: str, taken: Iterable[str] = ()) -> str:
-    """A column's name as a channel may have it: slashes become dashes, and it stays different from those taken.
-
-    Examples
-    --------
-    >>> channel_name("area 1/FIC101.PV"), channel_name(".x", ["x"])
-    ('area 1-FIC101.PV', 'x_2')
-    """
+    """A column's name as a channel may have it: slashes become dashes, and it stays different from those taken."""
     clean = "".join(sign for sign in column if sign.isprintable())
     clean = clean.replace("/", "-").replace("\\", "-").strip().lstrip(".").strip() or "channel"
     clean = clean.encode()[:230].decode(errors="ignore")[:95].strip()  # leaves room for a number

@@ -45,17 +45,7 @@ class Role(Enum):
 
 @dataclass(frozen=True)
 class Tag:
-    """A tag's name, taken apart.
-
-    Parameters
-    ----------
-    name : str
-    area : str
-        What stands before the letters, or "".
-    letters, number : str
-        Of ISA-5.1, such as "FIC" and "101"; "" if the name is not of that kind.
-    role : Role
-    """
+    """A tag's name, taken apart."""
 
     name: str
     area: str = ""
@@ -86,16 +76,7 @@ class Tag:
 
 
 def read_tag(name: str) -> Tag:
-    """Take a tag's name apart.
-
-    Examples
-    --------
-    >>> tag = read_tag("10-FIC-101.SP")
-    >>> tag.area, tag.letters, tag.number, tag.role.value
-    ('10', 'FIC', '101', 'set point')
-    >>> [read_tag(name).role.value for name in ("TI-102", "FCV101", "LIC-203/OUT", "FIC101.PV.CV", "P1_level")]
-    ['measured', 'moved', 'moved', 'measured', 'unknown']
-    """
+    """Take a tag's name apart."""
     bare = name.strip().rpartition("\\")[2]
     found = _ISA.fullmatch(bare)
     if found is not None and set(found["letters"].upper()[1:]) <= _SUCCEEDING:

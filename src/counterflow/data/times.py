@@ -33,26 +33,7 @@ _ZONES = (
 
 @dataclass(frozen=True)
 class Times:
-    """A column of times.
-
-    Parameters
-    ----------
-    nanoseconds : (rows,) array of int64
-        Since 1970 in UTC, or in local time if the column tells no zone, or since 0 of a plain count of seconds; `NONE`
-        where the cell is empty.
-    kind : str
-        In words.
-    dated : bool
-        Whether these are dates rather than a plain count of seconds.
-    zoned : bool
-        Whether the zone is known, so that these are in UTC.
-    zone : str
-        In which people read them: the one that was given, or that the column has; "" if it is not known.
-    unread : int
-        Cells that hold something that is no time of the column's kind: `NONE` in ``nanoseconds``, too.
-    example : str
-        The first of them, and where it stands.
-    """
+    """A column of times."""
 
     nanoseconds: Nanoseconds
     kind: str
@@ -68,25 +49,13 @@ class Times:
 
 
 def runs(which: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where runs of True begin, and where each has ended.
-
-    Examples
-    --------
-    >>> runs(np.array([True, True, False, True]))
-    (array([0, 3]), array([2, 4]))
-    """
+    """Where runs of True begin, and where each has ended."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], which, [False])).astype(np.int8)))
     return edges[::2], edges[1::2]
 
 
 def shown_time(nanoseconds: int, dated: bool = True) -> str:
-    """ISO with a blank between date and time, fractions only where there are any; or seconds.
-
-    Examples
-    --------
-    >>> shown_time(1_450_800_000 * SECOND), shown_time(1_500_000_000, dated=False)
-    ('2015-12-22 16:00:00', '1.5 s')
-    """
+    """ISO with a blank between date and time, fractions only where there are any; or seconds."""
     if not dated:
         return f"{nanoseconds / SECOND:.12g} s"
     text = str(np.datetime64(nanoseconds, "ns")).replace("T", " ")
@@ -112,11 +81,7 @@ def moment(given: object, dated: bool, name: str) -> int:
 
 
 def is_dated(some: polars.Series) -> bool:
-    """Whether cells of a column are dates, by what they look like: text with day, month and year, or dates as such.
-
-    >>> is_dated(polars.Series(["2024-05-01 06:00", None, "2024-05-01 06:01"])), is_dated(polars.Series(["1.5", "2"]))
-    (True, False)
-    """
+    """Whether cells of a column are dates, by what they look like: text with day, month and year, or dates as such."""
     if some.dtype in (polars.Date, polars.Datetime):
         return True
     if some.dtype != polars.String:
@@ -151,27 +116,7 @@ def time_column(names: Sequence[str], cells: Callable[[str], polars.Series]) -> 
 def parse(
     column: polars.Series, name: str, options: TableOptions | None = None, line: Callable[[int], str] = lambda row: ""
 ) -> Times:
-    """Read a time column.
-
-    Parameters
-    ----------
-    column : polars.Series
-        Of text, numbers, dates or date-times.
-    name : str
-        For messages.
-    options : TableOptions, optional
-        Of them time_format, day_first and timezone.
-    line : callable
-        Where a row stands, for messages.
-
-    Examples
-    --------
-    >>> found = parse(polars.Series([" 22/12/2015 4:00:00 PM", " 22/12/2015 4:00:01 PM"]), "Timestamp")
-    >>> found.kind, found.shown(found.nanoseconds[0])
-    ('dates, day first', '2015-12-22 16:00:00')
-    >>> parse(polars.Series([1450800000000, 1450800060000]), "t").kind
-    'milliseconds since 1970'
-    """
+    """Read a time column."""
     dtype, options = column.dtype, options or TableOptions()
     wanted, timezone = options.time_format, options.timezone
     if dtype == polars.Date or isinstance(dtype, polars.Datetime):

@@ -157,22 +157,7 @@ class Calendar:
     def row(
         self, when: object, rows: int, name: str = "start", end: bool = False, first: int = 0, of: str = "recording"
     ) -> int:
-        """The first row at or after a moment; a date outside the rows is refused.
-
-        Parameters
-        ----------
-        when : date, datetime, or text
-        rows : int
-            Of the recording.
-        name : str
-            For messages.
-        end : bool
-            Whether the row after the last one will do.
-        first : int
-            The first row that will do.
-        of : str
-            What has these rows, for messages.
-        """
+        """The first row at or after a moment; a date outside the rows is refused."""
         found = as_datetime(when, name)
         return self._row_at(self._moment(found, name), f"{name} is {str(when)[:40]!r}", first, rows, end, of)
 
@@ -274,11 +259,7 @@ def as_datetime(value: object, name: str) -> datetime:
 
 
 def as_duration(value: object) -> float | None:
-    """Seconds of a timedelta or of a text such as "2h", "1 d 6 h" or "PT90M"; None if it is none of these.
-
-    >>> as_duration("2h"), as_duration("1.5 min"), as_duration("1d 6h"), as_duration("PT90M"), as_duration("soon")
-    (7200.0, 90.0, 108000.0, 5400.0, None)
-    """
+    """Seconds of a timedelta or of a text such as "2h", "1 d 6 h" or "PT90M"; None if it is none of these."""
     if isinstance(value, np.timedelta64):
         return None if np.isnat(value) else float(value / np.timedelta64(1, "ns")) / SECOND
     if isinstance(value, timedelta):
@@ -300,11 +281,7 @@ def as_duration(value: object) -> float | None:
 
 
 def as_steps(value: Any, dt: float, name: str) -> Any:
-    """A duration as a number of steps, at least one; whatever is no duration is returned as it is.
-
-    >>> as_steps("2h", 60.0, "horizon"), as_steps(5, 60.0, "horizon")
-    (120, 5)
-    """
+    """A duration as a number of steps, at least one; whatever is no duration is returned as it is."""
     seconds = as_duration(value)
     if seconds is None:
         if is_date(value):
@@ -320,25 +297,7 @@ def as_rows(
     start: Any, stop: Any, calendar: Calendar | None, rows: int, dt: float, question: str = "", first: int = 0,
     of: str = "recording",
 ) -> tuple[Any, Any]:  # fmt: skip
-    """Where a window starts and where it stops, as rows; whatever is neither date nor duration is returned as it is.
-
-    Parameters
-    ----------
-    start, stop : rows, dates or durations. Durations count from the first row; ``stop`` counts from ``start`` if that
-        is a row or a date.
-    calendar : of the rows, where dates are known.
-    rows : the row after the last one.
-    dt : seconds between rows.
-    question : for messages.
-    first : the first row.
-    of : what has these rows, for messages.
-
-    Examples
-    --------
-    >>> calendar = Calendar.starting("2024-11-01 14:00", 60.0)
-    >>> as_rows("2024-11-01 14:30", "20 min", calendar, 100, 60.0), as_rows("30 min", "50 min", None, 100, 60.0)
-    ((30, 50), (30, 50))
-    """
+    """Where a window starts and where it stops, as rows; whatever is neither date nor duration is returned as it is."""
     label = f"{question}: " if question else ""
 
     def row_of(value: Any, name: str, origin: int) -> Any:

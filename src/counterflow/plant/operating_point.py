@@ -11,22 +11,7 @@ from counterflow.arrays import FloatArray
 
 @dataclass(frozen=True, eq=False)
 class OperatingPoint:
-    """How a unit's logged inputs become those of the model.
-
-    Attributes
-    ----------
-    input_level : (U,) array
-        What is subtracted from the inputs: the model is of departures from it.
-    same_row : bool
-        Whether the input of row t acts on the measurement of row t already, as where a log writes down at the end of
-        an interval what was done during it. Else it acts on row t + 1.
-
-    Examples
-    --------
-    >>> point = OperatingPoint(np.array([10.0]), same_row=True)
-    >>> point.departures(np.array([[10.0], [12.0], [13.0]])).ravel().tolist()  # 12 acts on row 1: it stands in row 0
-    [2.0, 3.0, 3.0]
-    """
+    """How a unit's logged inputs become those of the model."""
 
     input_level: FloatArray
     same_row: bool = False

@@ -36,17 +36,7 @@ _DRAWN = 8  # channels in a notebook
 
 @dataclass(frozen=True, eq=False, repr=False)
 class UnitRecording:
-    """What one unit measured and did.
-
-    Parameters
-    ----------
-    y : (T+1, D_m) array
-        Measurements; NaN means missing.
-    u : (T+1, U_m) array
-        Inputs; every value must be known.
-    unit : Unit
-        Names the channels.
-    """
+    """What one unit measured and did."""
 
     y: FloatArray = field(metadata={"missing": True})
     u: FloatArray
@@ -412,13 +402,7 @@ class Recording(Mapping[str, UnitRecording]):
 
     @classmethod
     def load(cls, path: str | Path) -> Recording:
-        """Read what `save` wrote.
-
-        Raises
-        ------
-        StorageError
-            If the file is missing, damaged, or not a recording.
-        """
+        """Read what `save` wrote."""
         stored = read(as_path(path), _FORMAT, _VERSION, {1: _of_version_1}, _LARGEST)
         with blaming(stored.path):
             recording = restore(cls, stored.content, stored.arrays)

@@ -34,30 +34,7 @@ __all__ = ["Inputs", "Seed", "simulate"]
 def simulate(
     plant: Plant, steps: int, rng: Seed = None, inputs: Inputs = None, initial_state: InitialState = None
 ) -> tuple[Recording, FloatArray]:
-    """Run `plant` for `steps` steps: a recording of rows 0..steps of every unit, and the true states (T+1, P).
-
-    Parameters
-    ----------
-    plant : Plant
-    steps : int
-        T, at least 1.
-    rng : int, numpy Generator or None
-        Seed of the run. Process noise, measurement noise and default inputs have streams of their own, each derived
-        from the seed and the unit's name. The same seed with other inputs gives the same noise (a twin that differs by
-        the inputs alone), and a longer run begins with the shorter one.
-    inputs : (T+1, U) array, {unit: (T+1, U_m) array}, or None
-        None draws white N(0, 1) inputs. A mapping must name every unit that has inputs. Row T acts on nothing.
-    initial_state : (P,) array, {unit: (P_m,) array}, or None
-        h[0]; zero by default, also for units that a mapping leaves out.
-
-    Examples
-    --------
-    >>> from counterflow.plant import random_plant
-    >>> plant = random_plant(rng=0)
-    >>> recording, states = simulate(plant, 50, rng=1)
-    >>> recording.rows, states.shape
-    (51, (51, 4))
-    """
+    """Run `plant` for `steps` steps: a recording of rows 0..steps of every unit, and the true states (T+1, P)."""
     steps = whole_number(steps, "steps", 1)
     seed = run_seed(rng)
     u = excitation.white(plant, steps, seed) if inputs is None else _given_inputs(plant, steps, inputs)

@@ -79,14 +79,7 @@ class Channel:
 
     @classmethod
     def from_json(cls, found: object) -> Channel:
-        """From plain types that nobody has checked.
-
-        Examples
-        --------
-        >>> valve = Channel("valve", "%", (0, float("inf")))
-        >>> Channel.from_json(valve.to_json()) == valve
-        True
-        """
+        """From plain types that nobody has checked."""
         if not isinstance(found, dict) or set(found) - {"role"} != {"name", "unit", "limits"}:
             raise ModelError(f"a channel has name, unit and limits, and perhaps a role, got {found!r:.80}.")
         ends, role = found["limits"], found.get("role", "")
@@ -117,13 +110,7 @@ class _Inputs:
 
 @dataclass(frozen=True)
 class PublicUnit(_Inputs):
-    """What others know of a unit: its name, its input channels and how many states it has. Nothing private.
-
-    Examples
-    --------
-    >>> Unit("boiler", states=3, inputs=["fuel"], outputs=["drum pressure"]).public
-    PublicUnit(name='boiler', inputs=(Channel(name='fuel', unit='', limits=None),), states=3)
-    """
+    """What others know of a unit: its name, its input channels and how many states it has. Nothing private."""
 
     name: str
     inputs: tuple[Channel, ...]
