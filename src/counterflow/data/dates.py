@@ -15,7 +15,7 @@ Nanoseconds = NDArray[np.int64]
 AMBIGUOUS = "ambiguous-dates"  # code of the error where day_first would settle what a column means
 SECOND = 1_000_000_000
 NONE = np.iinfo(np.int64).min  # no time, as NumPy's NaT
-_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_MONTHS = {word: str(k) for k, word in enumerate("jan feb mar apr may jun jul aug sep oct nov dec".split(), 1)}
 DATE = (
     r"^(?P<a>\d{1,4})(?P<sign>[-/. ])(?P<b>\d{1,2}|[A-Za-z]{3,9})[-/. ](?P<c>\d{1,4})"
     r"(?:[T ]+(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2})(?:[.,](?P<fraction>\d{1,9})\d*)?)?"
@@ -23,6 +23,12 @@ DATE = (
 )
 MOST_UNREAD = 0.02  # share of cells that may be no times: their rows are left out
 _REMEDY = "give its format, such as time_format = '%d/%m/%Y %H:%M:%S'"
+_FORMS = {  # what all cells of a column have, or none; at midnight some exports write the date alone
+    "begins with the year": polars.col("a").str.len_chars() == 4,
+    "names the month": polars.col("b").str.contains("^[A-Za-z]"),
+    "has a zone": polars.col("zone").is_not_null(),
+    "has AM or PM": polars.col("half").is_not_null() | polars.col("hour").is_null(),
+}
 
 
 class Cells:
@@ -53,16 +59,12 @@ class Cells:
         self.example = self.example or self.at(int(rows[0]))
         self.text = self.text.set(wrong, None)
 
-    def refuse_mixed(self, which: polars.Series, what: str) -> None:
-        """Refuse a column of which only some cells are so."""
-        rows = np.flatnonzero(self.known)
-        inside = which.to_numpy()[rows]
-        if inside.any() and not inside.all():
-            one, other = int(rows[np.argmax(inside)]), int(rows[np.argmin(inside)])
-            raise DataError(
-                f"time column {self.name!r} mixes formats: {self.at(one)} {what}, {self.at(other)} not; write all of "
-                "them in one way"
-            )
+    def refuse_mixed(self, one: int, has: str, other: int, has_not: str) -> None:
+        """Refuse a column in which rows are written in two ways."""
+        raise DataError(
+            f"time column {self.name!r} mixes formats: {self.at(one)} {has}, {self.at(other)} {has_not}; write all of "
+            "them in one way"
+        )
 
 
 def dates(cells: Cells, day_first: bool | None) -> tuple[Nanoseconds, str, bool]:
@@ -71,95 +73,74 @@ def dates(cells: Cells, day_first: bool | None) -> tuple[Nanoseconds, str, bool]
     if cells.text.null_count() == len(cells.text):
         return np.full(len(parts), NONE, np.int64), "empty", False
     cells.leave_out(parts.get_column("a").is_null(), f"is no date or time of a usual kind: {_REMEDY}")
-    seen = parts.select(
-        (polars.col("a").str.len_chars() == 4).fill_null(False).alias("begins with the year"),
-        polars.col("b").str.contains("^[A-Za-z]").fill_null(False).alias("names the month"),
-        polars.col("zone").is_not_null().alias("has a zone"),
-        polars.col("half").is_not_null().alias("half"),
-        # at midnight some exports write the date alone
-        (polars.col("half").is_not_null() | polars.col("hour").is_null()).alias("has AM or PM"),
-    )
-    halves = bool(seen.get_column("half").any())
-    for what in ("begins with the year", "names the month", "has a zone", *(["has AM or PM"] if halves else [])):
-        cells.refuse_mixed(seen.get_column(what), what)
-    middle = polars.col("b").cast(polars.Int64, strict=False)
-    if named := bool(seen.get_column("names the month").any()):
-        months = {word: k + 1 for k, word in enumerate(_MONTHS)}
+    rows = np.flatnonzero(cells.known)
+    has = dict.fromkeys(_FORMS, False)
+    for form, which in _FORMS.items():
+        seen = parts.select(which.fill_null(False)).to_series().to_numpy()[rows]
+        has[form] = bool(seen.any()) and (form != "has AM or PM" or parts.get_column("half").is_not_null().any())
+        if has[form] and not seen.all():
+            one, other = int(rows[np.argmax(seen)]), int(rows[np.argmin(seen)])
+            cells.refuse_mixed(one, form, other, "not")
+    late = polars.col("c").cast(polars.Int64)
+    year = polars.when(late < 70).then(late + 2000).when(late < 100).then(late + 1900).otherwise(late)
+    kind = "dates"
+    if has["begins with the year"]:
+        found = _moments(parts, polars.col("a"), polars.col("b"), polars.col("c"))
+    elif has["names the month"]:
         word = polars.col("b").str.to_lowercase().str.slice(0, 3)
-        middle = word.replace_strict(months, default=None, return_dtype=polars.Int64)
-    others = polars.col("a", "c", "hour", "minute", "second").cast(polars.Int64, strict=False)
-    numbers = parts.select(others, middle).fill_null(0)
-    a, c, hour, minute, second, b = (np.array(series.to_numpy(), np.int64) for series in numbers.iter_columns())
-    half = seen.get_column("half").to_numpy()
-    bad_hour = np.where(half, (hour < 1) | (hour > 12), hour > 23)
-    after_noon = parts.get_column("half").str.to_lowercase().str.starts_with("p").fill_null(False).to_numpy()
-    hour = np.where(half, hour % 12 + 12 * after_noon, hour)
-    known, clock, kind = cells.known, (hour * 60 + minute) * 60 + second, "dates"
-    if seen.get_column("begins with the year").to_numpy()[known].any():
-        year, month, day = a, b, c
-    elif named:
-        day, month, year = a, b, _of_four_digits(c)
+        found = _moments(parts, year, word.replace_strict(_MONTHS, default=None), polars.col("a"))
     else:
-        year = _of_four_digits(c)
-        dotted = bool((parts.get_column("sign") == ".").any())
-        first = _day_first(cells, a, b, day_first, dotted, (year[known], clock[known]))
-        day, month = (a, b) if first else (b, a)
+        readings = [_moments(parts, year, *(polars.col(each) for each in pair)) for pair in ("ba", "ab")]
+        first = _day_first(cells, parts, day_first, readings)
+        found = readings[0 if first else 1]
         kind = "dates, day first" if first else "dates, month first"
-    month_starts = (year - 1970).astype("datetime64[Y]").astype("datetime64[M]") + (np.clip(month, 1, 12) - 1)
-    days_of_month = ((month_starts + 1).astype("datetime64[D]") - month_starts.astype("datetime64[D]")).astype(int)
-    bad = bad_hour | (month < 1) | (month > 12) | (day < 1) | (day > days_of_month) | (minute > 59) | (second > 60)
-    bad |= (year < 1700) | (year > 2250)
-    cells.leave_out(polars.Series(bad), f"is no date ({kind}): {_REMEDY}")
-    days = month_starts.astype("datetime64[D]").astype(np.int64) + day - 1
-    fraction = parts.get_column("fraction").fill_null("0").str.pad_end(9, "0").cast(polars.Int64).to_numpy()
-    nanoseconds = (days * 86_400 + clock) * SECOND + fraction
-    zoned = bool(seen.get_column("has a zone").to_numpy()[cells.known].any())
-    if zoned:
+    cells.leave_out(found.is_null(), f"is no date ({kind}): {_REMEDY}")
+    fraction = parts.get_column("fraction").fill_null("0").str.pad_end(9, "0").cast(polars.Int64)
+    nanoseconds = found.fill_null(0) * SECOND + fraction
+    if has["has a zone"]:
         digits = parts.get_column("zone").str.replace(":", "", literal=True)
         offset = digits.str.slice(1).cast(polars.Int64, strict=False).fill_null(0).to_numpy()  # "TC" of "UTC" is null
         west = digits.str.starts_with("-").fill_null(False).to_numpy()
-        nanoseconds -= np.where(west, -1, 1) * (offset // 100 * 60 + offset % 100) * 60 * SECOND
+        nanoseconds -= polars.Series(np.where(west, -1, 1) * (offset // 100 * 60 + offset % 100) * 60 * SECOND)
         kind += " with a zone"
-    return np.where(cells.known, nanoseconds, NONE), kind, zoned
+    return np.where(cells.known, nanoseconds.to_numpy(), NONE), kind, has["has a zone"]
 
 
-def _of_four_digits(year: Nanoseconds) -> Nanoseconds:
-    """Years, where those of two digits are of 1970 to 2069."""
-    return np.where(year < 70, year + 2000, np.where(year < 100, year + 1900, year))
+def _moments(parts: polars.DataFrame, year: polars.Expr, month: polars.Expr, day: polars.Expr) -> polars.Series:
+    """Seconds since 1970 in one reading of the parts; null where there is no such date or time of day."""
+    clock = polars.concat_str(polars.col("hour", "minute", "second").fill_null("0"), separator=":")
+    text = polars.concat_str(polars.concat_str(year, month, day, separator="-"), clock, separator=" ")
+    half = polars.col("half").str.replace_all(".", "", literal=True).str.to_uppercase()
+    moment = polars.coalesce(
+        polars.concat_str(text, half, separator=" ").str.to_datetime("%Y-%m-%d %I:%M:%S %p", strict=False),
+        polars.when(half.is_null()).then(text).str.to_datetime("%Y-%m-%d %H:%M:%S", strict=False),
+    )
+    usable = polars.when(moment.dt.year().is_between(1700, 2250)).then(moment)
+    return parts.select(usable.dt.epoch("s").alias("moment")).to_series()
 
 
-def _runs_on(a: Nanoseconds, b: Nanoseconds, year: Nanoseconds, clock: Nanoseconds) -> bool | None:
-    """Whether the day is first, by which reading lets rows run on over midnight; None if that does not tell.
+def _runs_on(readings: list[polars.Series]) -> bool | None:
+    """Whether the first reading is the right one, because its rows run on over midnight; None if that does not tell.
 
-    `clock` are seconds of the day. In one reading the date changes with the usual step, in the other by a month.
+    In one reading the date changes with the usual step, in the other by a month.
     """
-    usable = (year > 1700) & (year < 2250) & (np.minimum(a, b) > 0)
-    a, b, year, clock = a[usable], b[usable], year[usable], clock[usable]
-    changed = (np.diff(a) != 0) | (np.diff(b) != 0) | (np.diff(year) != 0)
-    within = np.abs(np.diff(clock))[~changed]
-    within = within[within > 0]
-    if not changed.any() or not len(within):
-        return None
-    usual = 1.5 * float(np.median(within))
     run_on = []
-    for day, month in ((a, b), (b, a)):
-        dates = (year - 1970).astype("datetime64[Y]").astype("datetime64[M]") + (month - 1)
-        seconds = (dates.astype("datetime64[D]").astype(np.int64) + day) * 86_400 + clock
-        run_on.append(bool((np.abs(np.diff(seconds))[changed] <= usual).any()))
+    for reading in readings:
+        seconds = reading.drop_nulls().to_numpy()
+        steps, changed = np.abs(np.diff(seconds)), np.diff(seconds // 86_400) != 0
+        within = steps[~changed & (steps > 0)]
+        run_on.append(bool(len(within) and (steps[changed] <= 1.5 * np.median(within)).any()))
     return None if run_on[0] == run_on[1] else run_on[0]
 
 
 def _day_first(
-    cells: Cells, a: Nanoseconds, b: Nanoseconds, given: bool | None, dotted: bool,
-    rest: tuple[Nanoseconds, Nanoseconds],
-) -> bool:  # fmt: skip
-    """Whether the first of two numbers is the day; empty cells have 0 in both. `rest`: years and times of the day."""
+    cells: Cells, parts: polars.DataFrame, given: bool | None, readings: list[polars.Series]
+) -> bool:
+    """Whether the first of two numbers is the day."""
+    a, b = (parts.get_column(name).cast(polars.Int64).fill_null(0).to_numpy() for name in "ab")
     first, second = bool((a > 12).any()), bool((b > 12).any())
     if first and second:
-        raise DataError(
-            f"time column {cells.name!r} mixes formats: {cells.at(int(np.argmax(a > 12)))} has the day first, "
-            f"{cells.at(int(np.argmax(b > 12)))} the month; write all of them in one way"
-        )
+        cells.refuse_mixed(int(np.argmax(a > 12)), "has the day first", int(np.argmax(b > 12)), "the month")
     if first or second:
         if given is not None and given != first:
             raise DataError(
@@ -169,9 +150,9 @@ def _day_first(
         return first
     if given is not None:
         return given
-    if dotted or (a == b).all():  # 3.4.2024 is always the 3rd of April
+    if (parts.get_column("sign") == ".").any() or (a == b).all():  # 3.4.2024 is always the 3rd of April
         return True
-    told = _runs_on(a[cells.known], b[cells.known], *rest)
+    told = _runs_on(readings)
     if told is not None:
         return told
     raise DataError(
