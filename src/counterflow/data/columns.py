@@ -72,6 +72,12 @@ def joined(parts: Sequence[polars.Series]) -> polars.Series:
     return parts[0] if len(parts) == 1 else polars.concat(parts)
 
 
+def numeric(column: polars.Series) -> polars.Series:
+    """Numbers, if all cells are; else the cells as they are."""
+    found = column.cast(polars.Float64, strict=False)
+    return found if found.null_count() == column.null_count() else column
+
+
 def numbers(text: polars.Series) -> Numbers:
     """Cells, or text that casts to numbers, as numbers."""
     found = text.cast(polars.Float64, strict=False)
@@ -110,19 +116,19 @@ def good_qualities(counts: Mapping[str, int]) -> frozenset[str]:
     Words are taken as such. Numbers are OPC's: from 192 on in its classic form, 0 in OPC UA; a number of another custom
     is good if it is the commonest.
     """
-    numeric: dict[str, int] = {}
+    codes: dict[str, int] = {}
     for text in counts:
         with suppress(ValueError, OverflowError):
-            numeric[text] = int(float(text))
-    words = ((text, text.strip().casefold()) for text in counts if text not in numeric)
+            codes[text] = int(float(text))
+    words = ((text, text.strip().casefold()) for text in counts if text not in codes)
     good = [text for text, word in words if word in _GOOD or word.startswith("good")]
-    highest = max(numeric.values(), default=0)
-    if highest <= 255 and any(number >= 192 for number in numeric.values()):
-        good += [text for text, number in numeric.items() if number >= 192]
+    highest = max(codes.values(), default=0)
+    if highest <= 255 and any(number >= 192 for number in codes.values()):
+        good += [text for text, number in codes.items() if number >= 192]
     elif highest >= 1 << 30:  # an OPC UA status is good if its two highest bits are zero
-        good += [text for text, number in numeric.items() if 0 <= number < 1 << 30]
-    elif numeric:
-        good.append(max(numeric, key=lambda text: counts[text]))
+        good += [text for text, number in codes.items() if 0 <= number < 1 << 30]
+    elif codes:
+        good.append(max(codes, key=lambda text: counts[text]))
     return frozenset(good)
 
 
@@ -160,7 +166,7 @@ def _without(text: polars.Series, sign: str, grouped: bool) -> polars.Series:
 
 
 def sentinels_of(values: FloatArray) -> dict[float, int]:
-    """{value: how often} of the numbers of a column that stand for no number, such as -999. Zero is none: off is off."""
+    """{value: how often} of the numbers of a column that stand for no number, such as -999."""
     levels, counts = np.unique(values[np.isfinite(values)], return_counts=True)
     out: dict[float, int] = {}
     while len(out) < _MOST_SENTINELS and len(levels) > _FEWEST_LEVELS:
@@ -175,7 +181,7 @@ def sentinels_of(values: FloatArray) -> dict[float, int]:
 
 
 def _stands_for_none(value: float, count: int, others: FloatArray) -> bool:
-    if value == 0 or count < _OFTEN:
+    if value == 0 or count < _OFTEN:  # what is off has zero in many rows
         return False
     gap, span = float(np.abs(others - value).min()), float(others[-1] - others[0])
     if _is_usual(value):

@@ -15,7 +15,7 @@ Nanoseconds = NDArray[np.int64]
 AMBIGUOUS = "ambiguous-dates"  # code of the error where day_first would settle what a column means
 SECOND = 1_000_000_000
 NONE = np.iinfo(np.int64).min  # no time, as NumPy's NaT
-_MONTHS = {word: str(k) for k, word in enumerate("jan feb mar apr may jun jul aug sep oct nov dec".split(), 1)}
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 DATE = (
     r"^(?P<a>\d{1,4})(?P<sign>[-/. ])(?P<b>\d{1,2}|[A-Za-z]{3,9})[-/. ](?P<c>\d{1,4})"
     r"(?:[T ]+(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2})(?:[.,](?P<fraction>\d{1,9})\d*)?)?"
@@ -88,7 +88,8 @@ def dates(cells: Cells, day_first: bool | None) -> tuple[Nanoseconds, str, bool]
         found = _moments(parts, polars.col("a"), polars.col("b"), polars.col("c"))
     elif has["names the month"]:
         word = polars.col("b").str.to_lowercase().str.slice(0, 3)
-        found = _moments(parts, year, word.replace_strict(_MONTHS, default=None), polars.col("a"))
+        month = word.replace_strict(_MONTHS, [str(k) for k in range(1, 13)], default=None)
+        found = _moments(parts, year, month, polars.col("a"))
     else:
         readings = [_moments(parts, year, *(polars.col(each) for each in pair)) for pair in ("ba", "ab")]
         first = _day_first(cells, parts, day_first, readings)

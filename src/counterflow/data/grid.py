@@ -92,25 +92,24 @@ class Gap:
 
     @property
     def seconds(self) -> float:
-        """From the last row before to the first after."""
         return (self.after - self.before) / SECOND
 
 
 @dataclass(frozen=True)
 class TimeFacts:
-    """What a time column tells, before anything is dropped."""
+    """What a time column tells, before anything is dropped; times and steps in nanoseconds."""
 
     rows: int
-    untimed: int
+    untimed: int  # rows without a time
     start: int
-    stop: int
-    step: int
-    regular: float
+    stop: int  # the last time
+    step: int  # the median, or, where stamps are rounded, the step that they were rounded from
+    regular: float  # share of the steps that are within 1 % of the usual one
     gaps: tuple[Gap, ...]
-    duplicates: int
-    out_of_order: int
-    clock_changes: tuple[str, ...]
-    turns: tuple[int, ...] = ()
+    duplicates: int  # rows whose time another row before them has
+    out_of_order: int  # rows that are earlier than the row before them
+    clock_changes: tuple[str, ...]  # jumps of one hour, as daylight saving makes them, in words
+    turns: tuple[int, ...] = ()  # the last rows before those of them that go back
 
 
 def time_facts(times: Times, usual: int | None = None) -> TimeFacts:
@@ -196,14 +195,14 @@ def _clock_changes(times: Times, step: int) -> tuple[tuple[str, ...], tuple[int,
 class Grid:
     """Which row of the regular grid each row of the table belongs to."""
 
-    order: Whole | None
-    bins: Whole
-    replaced: Whole
-    start: int
-    dt: int
+    order: Whole | None  # the rows of the table that are kept, in time order; None: all of them as they stand
+    bins: Whole  # grid row of each, never falling
+    replaced: Whole  # (pairs, 2): rows that were dropped because another has the same time, and those others
+    start: int  # time of grid row 0
+    dt: int  # nanoseconds between two grid rows
     rows: int
-    cuts: tuple[tuple[int, int], ...]
-    coarser: bool
+    cuts: tuple[tuple[int, int], ...]  # (row, nanoseconds): from this row on, so much more time has passed
+    coarser: bool  # whether several rows of the table usually meet in a grid row
 
     def time_of(self, row: int) -> int:
         """The time of a grid row, in nanoseconds."""
@@ -226,7 +225,7 @@ class Grid:
 def make_grid(
     times: Times, facts: TimeFacts, rules: Rules, keep: NDArray[np.bool_] | None, span: tuple[int, int] | None
 ) -> Grid:
-    """Put the rows of a table on a regular grid."""
+    """Put the rows to `keep` of a table on a regular grid; `span`: time of row 0, and rows, if tables share it."""
     nanoseconds = times.nanoseconds
     use = nanoseconds != NONE
     if rules.start is not None:
@@ -264,12 +263,9 @@ def make_grid(
     cuts: list[tuple[int, int]] = []
     if rules.longest_gap is not None:
         most = max(1, round(rules.longest_gap * SECOND / width))
-        jumps = np.diff(bins)
-        excess = np.maximum(jumps - most - 1, 0)
-        if excess.any():
-            bins = bins.copy()
-            bins[1:] -= np.cumsum(excess)
-            cuts = [(int(bins[k + 1]) - most, int(excess[k]) * width) for k in np.flatnonzero(excess).tolist()]
+        excess = np.maximum(np.diff(bins) - most - 1, 0)
+        bins[1:] -= np.cumsum(excess)
+        cuts = [(int(bins[k + 1]) - most, int(excess[k]) * width) for k in np.flatnonzero(excess).tolist()]
     rows = int(bins[-1]) + 1 if span is None else span[1]
     if rows > _MOST_ROWS or rows > 1000 * len(bins) + 1_000_000:
         raise DataError(
@@ -278,16 +274,6 @@ def make_grid(
         )
     whole = len(chosen) == len(nanoseconds) and bool((chosen == np.arange(len(chosen))).all())
     return Grid(None if whole else chosen, bins, replaced, origin, width, rows, tuple(cuts), coarser)
-
-
-def row_grid(rows: int, dt: float, keep: NDArray[np.bool_] | None = None) -> Grid:
-    """The grid of a table without a time column: row by row, of those to keep."""
-    order = None if keep is None else np.flatnonzero(keep)
-    count = rows if order is None else len(order)
-    if count == 0:
-        raise DataError("the table has a header but no rows: give a table with data")
-    width = max(1, round(dt * SECOND))
-    return Grid(order, np.arange(count), np.empty((0, 2), np.int64), 0, width, count, (), False)
 
 
 def on_grid(values: FloatArray, grid: Grid, resample: str = "auto") -> FloatArray:
@@ -302,14 +288,13 @@ def on_grid(values: FloatArray, grid: Grid, resample: str = "auto") -> FloatArra
         counts = np.bincount(bins, minlength=grid.rows)
         sums = np.bincount(bins, weights=ordered, minlength=grid.rows)
         np.divide(sums, counts, out=out, where=counts > 0)
-        return out
-    out[bins] = ordered  # of several, the last stays
+    else:
+        out[bins] = ordered  # of several, the last stays
     return out
 
 
 def fill(row: FloatArray, how: str) -> tuple[FloatArray, NDArray[np.int64], int]:
-    """Fill holes of an input: the values, the lengths of the holes, and how many rows at the beginning were among them.
-    """
+    """An input without holes; the lengths of the holes; and how many rows at the beginning were among them."""
     missing = np.isnan(row)
     if not missing.any():
         return row, np.empty(0, np.int64), 0

@@ -18,7 +18,7 @@ from counterflow.data.notes import Step, told
 from counterflow.data.options import TableOptions, takes
 from counterflow.data.table import Table, open_table
 from counterflow.data.tags import read_tag
-from counterflow.data.times import Times, runs
+from counterflow.data.times import runs
 from counterflow.plant.units import unknown_name
 
 _SPIKE = 6.0  # spreads outside both neighbours
@@ -146,7 +146,7 @@ class Inspection:
         times, facts = self.table.times, self.time
         if times is None or facts is None:
             return [*found, told("no time")]
-        found += time_steps(self.table, times, facts)
+        found += time_steps(self.table, facts)
         if facts.duplicates:
             found.append(told("repeats", rows=facts.duplicates))
         if facts.gaps:
@@ -228,8 +228,11 @@ def table_steps(table: Table, channels: int) -> Iterator[Step]:
         yield told("short", rows=table.short_rows)
 
 
-def time_steps(table: Table, times: Times, facts: TimeFacts) -> Iterator[Step]:
+def time_steps(table: Table, facts: TimeFacts) -> Iterator[Step]:
     """What is to be told of a table's times."""
+    if (times := table.times) is None:
+        yield told("no time")
+        return
     yield told(
         "time", column=table.time_name, kind=times.kind, start=times.shown(facts.start), stop=times.shown(facts.stop),
         step=facts.step / SECOND, regular=100 * facts.regular,

@@ -6,18 +6,19 @@ way. Values of bad quality are missing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import polars
 
 from counterflow.data import columns
+from counterflow.data.columns import good_qualities, meaning
 from counterflow.data.dates import NONE, SECOND
 from counterflow.data.notes import Step, told
 from counterflow.data.options import TableOptions, some
 from counterflow.data.source import Source, frame_source
 from counterflow.data.times import Times, find_time, parse
-from counterflow.data.columns import good_qualities, meaning
 from counterflow.errors import DataError, OptionError
 
 TIME = "time"  # of a table that is made here
@@ -39,8 +40,7 @@ _USUAL = {
 _MOST_COLUMNS = 12  # a wide table may have a column called "name", too
 
 
-@dataclass(frozen=True)
-class LongNames:
+class LongNames(NamedTuple):
     """The columns of a long table."""
 
     time: str
@@ -62,18 +62,15 @@ def long_names(file: Source, options: TableOptions) -> LongNames | None:
         if time is None:
             raise DataError(f"{file.name} has no time column: name it with 'time'; its columns are {some(file.names)}")
         for part in ("tag", "value", "quality"):
-            wanted = getattr(options, part)
-            if wanted is not None and wanted not in file.names:
+            if (wanted := getattr(options, part)) is not None and wanted not in file.names:
                 raise OptionError(f"{part} is {wanted!r}: {file.name} has the columns {some(file.names)}.")
         tag, value = options.tag or usual("tag"), options.value or usual("value")
         if tag is None or value is None:
             part = "tag" if tag is None else "value"
             raise OptionError(f"{file.name}: name the column of {part}s with {part!r}, too: {some(file.names)}.")
         return LongNames(time, tag, value, options.quality or usual("quality"), usual("measure"))
-    if time is None or not 3 <= len(file.names) <= _MOST_COLUMNS:
-        return None
     tag, value, quality = usual("tag"), usual("value"), usual("quality")
-    if tag is None or value is None or tag == value:
+    if time is None or not 3 <= len(file.names) <= _MOST_COLUMNS or tag is None or value is None or tag == value:
         return None
     tags = file.column(tag, 5000)
     if tags.dtype == polars.String:
@@ -89,67 +86,6 @@ def is_value(name: str | None) -> bool:
     return name is not None and name.casefold() in _USUAL["value"]
 
 
-def widened(files: Sequence[Source], named: Sequence[LongNames], options: TableOptions) -> Source:
-    """A wide table of long ones."""
-    parts: list[polars.DataFrame] = []
-    measures: dict[str, str] = {}
-    notes: list[Step] = []
-    bad = 0
-    for file, names in zip(files, named, strict=True):
-        wanted = [names.time, names.tag, names.value, *filter(None, (names.quality, names.measure))]
-        with file.reading():
-            frame = file.scan().select(wanted).collect()
-        if len(frame) == 0:
-            raise DataError(f"{file.name} has a header but no rows: give a table with data")
-        times = parse(frame.get_column(names.time), names.time, options, file.line)
-        notes += _unread(file, times)
-        tag = frame.get_column(names.tag).cast(polars.String).str.strip_chars()
-        poor = _poor(frame, names.quality)
-        bad += int(poor.sum())
-        value = _values(file, frame.get_column(names.value)).set(poor, None)
-        keep = polars.Series(times.nanoseconds != NONE) & tag.is_not_null() & (tag != "")
-        parts.append(polars.DataFrame({TIME: stamps_of(times), "tag": tag, "value": value}).filter(keep))
-        if names.measure is not None:
-            said = polars.DataFrame({"tag": tag, "measure": frame.get_column(names.measure).cast(polars.String)})
-            measures |= dict(said.drop_nulls().unique("tag", keep="last").iter_rows())
-    notes += [told("quality", count=bad)] if bad else []
-    tags = polars.concat([part.get_column("tag").unique() for part in parts]).n_unique()
-    return _pivoted(files, parts, measures, f"long table of {tags} tags", notes)
-
-
-def side_by_side(files: Sequence[Source], options: TableOptions) -> Source:
-    """Files with different columns as one table: rows of the same time become one."""
-    parts: list[polars.DataFrame] = []
-    measures: dict[str, str] = {}
-    notes: list[Step] = []
-    for file in files:
-        time = find_time(file.names, options.time, file.name)
-        if time is None:
-            raise DataError(
-                f"{files[0].name} and {file.name} have different columns, and {file.name} has no time column by which "
-                "their rows could be put together: name it with 'time'"
-            )
-        with file.reading():
-            frame = file.scan().collect()
-        if len(frame) == 0:
-            continue
-        times = parse(frame.get_column(time), time, options, file.line)
-        notes += _unread(file, times)
-        channels = [name for name in file.names if name != time]
-        # one tag in each file: it is called as the file
-        stem = file.name.removesuffix(".gz").rpartition(".")[0].rpartition(":")[2] or file.name
-        alone = len(channels) == 1 and is_value(channels[0])
-        measures |= {stem if alone else name: measure for name, measure in file.measures.items()}
-        for name in channels:
-            tag = polars.repeat(stem if alone else name, len(frame), eager=True)
-            value = _values(file, frame.get_column(name))
-            long = polars.DataFrame({TIME: stamps_of(times), "tag": tag, "value": value})
-            parts.append(long.filter(polars.Series(times.nanoseconds != NONE)))
-    if not parts:
-        raise DataError(f"{files[0].name} and {len(files) - 1} more have headers but no rows: give tables with data")
-    return _pivoted(files, parts, measures, "side by side", notes)
-
-
 def stamps_of(times: Times) -> polars.Series:
     """Times as polars has them; plain seconds stay a count of nanoseconds."""
     stamps = polars.Series(times.nanoseconds)
@@ -159,10 +95,78 @@ def stamps_of(times: Times) -> polars.Series:
     return dates.dt.replace_time_zone("UTC") if times.zoned else dates
 
 
-def _unread(file: Source, times: Times) -> Iterator[Step]:
-    """Rows whose time cannot be read."""
-    if times.unread:
-        yield told("unread", rows=times.unread, example=f"{times.example} of {file.name}")
+@dataclass
+class _Values:
+    """Values of files with their tags and times, and what was seen on the way."""
+
+    options: TableOptions
+    parts: list[polars.DataFrame] = field(default_factory=list)
+    measures: dict[str, str] = field(default_factory=dict)
+    notes: list[Step] = field(default_factory=list)
+
+    def read(self, file: Source, time: str, names: Sequence[str]) -> tuple[polars.DataFrame, Times] | None:
+        """Columns of a file and its times; None if it has no rows."""
+        with file.reading():
+            frame = file.scan().select(names).collect()
+        if len(frame) == 0:
+            return None
+        times = parse(frame.get_column(time), time, self.options, file.line)
+        if times.unread:
+            self.notes.append(told("unread", rows=times.unread, example=f"{times.example} of {file.name}"))
+        return frame, times
+
+    def add(self, file: Source, times: Times, tag: polars.Series, values: polars.Series, poor: polars.Series) -> None:
+        """Values, missing where they are poor; with words such as "open" they stay text until they are read."""
+        cells = file.as_cells(values.cast(polars.String) if values.dtype.is_temporal() else values)
+        cells = (cells.fill_nan(None) if cells.dtype == polars.Float64 else cells).set(poor, None)
+        keep = polars.Series(times.nanoseconds != NONE) & tag.is_not_null() & (tag != "")
+        self.parts.append(polars.DataFrame({TIME: stamps_of(times), "tag": tag, "value": cells}).filter(keep))
+
+
+def widened(files: Sequence[Source], named: Sequence[LongNames], options: TableOptions) -> Source:
+    """A wide table of long ones."""
+    found, bad = _Values(options), 0
+    for file, names in zip(files, named, strict=True):
+        read = found.read(file, names.time, [name for name in names if name is not None])
+        if read is None:
+            raise DataError(f"{file.name} has a header but no rows: give a table with data")
+        frame, times = read
+        tag = frame.get_column(names.tag).cast(polars.String).str.strip_chars()
+        poor = _poor(frame, names.quality)
+        bad += int(poor.sum())
+        found.add(file, times, tag, frame.get_column(names.value), poor)
+        if names.measure is not None:
+            said = polars.DataFrame({"tag": tag, "measure": frame.get_column(names.measure).cast(polars.String)})
+            found.measures |= dict(said.drop_nulls().unique("tag", keep="last").iter_rows())
+    found.notes += [told("quality", count=bad)] if bad else []
+    tags = polars.concat([part.get_column("tag").unique() for part in found.parts]).n_unique()
+    return _pivoted(files, found, f"long table of {tags} tags")
+
+
+def side_by_side(files: Sequence[Source], options: TableOptions) -> Source:
+    """Files with different columns as one table: rows of the same time become one."""
+    found = _Values(options)
+    for file in files:
+        time = find_time(file.names, options.time, file.name)
+        if time is None:
+            raise DataError(
+                f"{files[0].name} and {file.name} have different columns, and {file.name} has no time column by which "
+                "their rows could be put together: name it with 'time'"
+            )
+        if (read := found.read(file, time, file.names)) is None:
+            continue
+        frame, times = read
+        channels = [name for name in file.names if name != time]
+        # one tag in each file: it is called as the file
+        stem = file.name.removesuffix(".gz").rpartition(".")[0].rpartition(":")[2] or file.name
+        tags = {name: stem if len(channels) == 1 and is_value(name) else name for name in channels}
+        found.measures |= {tags.get(name, name): measure for name, measure in file.measures.items()}
+        none = polars.repeat(False, len(frame), eager=True)
+        for name, tag in tags.items():
+            found.add(file, times, polars.repeat(tag, len(frame), eager=True), frame.get_column(name), none)
+    if not found.parts:
+        raise DataError(f"{files[0].name} and {len(files) - 1} more have headers but no rows: give tables with data")
+    return _pivoted(files, found, "side by side")
 
 
 def _poor(frame: polars.DataFrame, quality: str | None) -> polars.Series:
@@ -175,20 +179,11 @@ def _poor(frame: polars.DataFrame, quality: str | None) -> polars.Series:
     return ~said.is_in([*good, ""]) if good else none  # without any, the column says something else
 
 
-def _values(file: Source, values: polars.Series) -> polars.Series:
-    """Values as numbers; a column with words such as "Bad" and "open" stays text until it is read as a channel."""
-    found = file.as_cells(values.cast(polars.String) if values.dtype.is_temporal() else values)
-    return found.fill_nan(None) if found.dtype == polars.Float64 else found
-
-
-def _pivoted(
-    files: Sequence[Source], parts: Sequence[polars.DataFrame], measures: Mapping[str, str], kind: str,
-    notes: Sequence[Step],
-) -> Source:  # fmt: skip
+def _pivoted(files: Sequence[Source], found: _Values, kind: str) -> Source:
     """A column for each tag, in the order of their names; of several values of one time, the last known."""
     name = files[0].name.removesuffix(f", sheet {files[0].sheet}")
-    value = columns.joined([part.get_column("value") for part in parts])
-    long = polars.concat([part.select(TIME, "tag") for part in parts]).with_columns(value.alias("value"))
+    value = columns.joined([part.get_column("value") for part in found.parts])
+    long = polars.concat([part.select(TIME, "tag") for part in found.parts]).with_columns(value.alias("value"))
     tags = sorted(long.get_column("tag").unique().to_list())
     if not tags:
         raise DataError(f"{name} holds no value of good quality: check its columns of tags and qualities")
@@ -203,29 +198,17 @@ def _pivoted(
     )  # fmt: skip
     known = long.filter(polars.col("value").is_not_null())
     wide = known.pivot(on="tag", index=TIME, values="value", aggregate_function="last").sort(TIME)
-    wide = wide.select(TIME, *(tag for tag in tags if tag in wide.columns))
-    filled = [_numeric(column) for column in wide.iter_columns() if column.name != TIME]
+    # numbers, if all cells of a column are; words stay, for whoever reads it
+    filled = [columns.numeric(wide.get_column(tag)) for tag in tags if tag in wide.columns]
+    if sum(len(column) - column.null_count() for column in filled) < len(known):
+        lost = known.n_unique([TIME, "tag", "value"]) - known.n_unique([TIME, "tag"])  # gave way to another value
+        found.notes += [told("overwritten", count=lost)] if lost else []
     stamps = wide.get_column(TIME)
     frame = polars.DataFrame([(stamps / SECOND).alias(TIME) if stamps.dtype == polars.Int64 else stamps, *filled])
-    told_kind = f"{kind}, {files[0].kind}" if files[0].is_text else kind
-    made = frame_source(name, frame.lazy(), told_kind if len(files) == 1 else f"{told_kind}, {len(files)} files")
-    own = {tag: said for tag, measure in measures.items() if (said := measure.strip()) and meaning(said) is None}
-    return replace(
-        made, measures={**made.measures, **{tag: own[tag] for tag in own if tag in made.names}},
-        step=int(steps.quantile(0.5, "lower") or SECOND) if len(steps) else SECOND,  # a step that occurs
-        notes=(*notes, *_overwritten(known, sum(len(column) - column.null_count() for column in filled))),
-    )  # fmt: skip
-
-
-def _numeric(column: polars.Series) -> polars.Series:
-    """Numbers, if all cells are; words stay, for whoever reads the column."""
-    numbers = column.cast(polars.Float64, strict=False)
-    return numbers if numbers.null_count() == column.null_count() else column
-
-
-def _overwritten(known: polars.DataFrame, cells: int) -> Iterator[Step]:
-    """Values that gave way to another one of the same tag and time."""
-    if cells == len(known):
-        return
-    if lost := known.n_unique([TIME, "tag", "value"]) - known.n_unique([TIME, "tag"]):
-        yield told("overwritten", count=lost)
+    kind = f"{kind}, {files[0].kind}" if files[0].is_text else kind
+    made = frame_source(name, frame.lazy(), kind if len(files) == 1 else f"{kind}, {len(files)} files")
+    said = {tag: measure.strip() for tag, measure in found.measures.items() if tag in made.names}
+    own = {tag: measure for tag, measure in said.items() if measure and meaning(measure) is None}
+    step = int(steps.quantile(0.5, "lower") or SECOND) if len(steps) else SECOND  # one that occurs
+    before = (note for file in files for note in file.notes)
+    return replace(made, measures={**made.measures, **own}, step=step, notes=(*before, *found.notes))

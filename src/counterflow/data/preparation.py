@@ -11,17 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
-from counterflow.data.columns import Numbers
+from counterflow.data.columns import Numbers, meaning
 from counterflow.data.dates import SECOND
 from counterflow.data.drafts import draft
-from counterflow.data.grid import Grid, Rules, TimeFacts, fill, make_grid, on_grid, row_grid, time_facts
+from counterflow.data.grid import Grid, Rules, TimeFacts, fill, make_grid, on_grid, time_facts
 from counterflow.data.inspection import inspect, table_steps, time_steps
 from counterflow.data.notes import Preparation, Step, told
 from counterflow.data.options import TableOptions, divided, some, takes
 from counterflow.data.selection import Chosen, choose
 from counterflow.data.table import Table, open_table
-from counterflow.data.times import Times, moment, zones_of
-from counterflow.data.columns import meaning
+from counterflow.data.times import Times, counted, moment, zones_of
 from counterflow.errors import DataError, OptionError
 from counterflow.plant import Recording, Unit
 from counterflow.plant.calendar import Calendar
@@ -95,35 +94,28 @@ def prepare(
     span: tuple[int, int] | None = None,
 ) -> tuple[Recording, Preparation]:  # fmt: skip
     """Put the chosen columns of a table on a regular grid; see `read_logs`."""
-    rules = rules or Rules()
-    times, facts = table.times, None
-    if times is not None:
-        facts = time_facts(times, table.step)
-        grid = make_grid(times, facts, rules, keep, span)
-    elif rules.start is not None or rules.stop is not None:
+    rules, timed = rules or Rules(), table.times is not None
+    if not timed and (rules.start is not None or rules.stop is not None):
         raise OptionError("start and stop need a time column: name it with 'time'.")
-    else:
-        grid = row_grid(table.rows, rules.dt or 1.0, keep)
-    hold = _HELD_ROWS if rules.longest_hold is None else int(rules.longest_hold * SECOND / grid.dt)
-    stretches = grid.stretches(hold)
+    times = table.times or counted(table.rows, rules.dt or 1.0)
+    facts = time_facts(times, table.step)
+    grid = make_grid(times, facts, rules, keep, span)
     if grid.rows < 2:
         raise DataError(
             f"{table.title}: {grid.rows} row is left with dt {grid.dt / SECOND:g} s: at least 2 are needed; choose a "
             "smaller dt, or give a longer table"
         )
+    hold = _HELD_ROWS if rules.longest_hold is None else int(rules.longest_hold * SECOND / grid.dt)
+    stretches = grid.stretches(hold)
     work = _Work(table, grid, rules, hold)
     # the columns of all units in one go: each batch of a text is a pass over the file
     columns = table.batches([column for chosen in units for column in chosen.columns])
-    parts: dict[str, UnitRecording] = {}
-    dropped: dict[str, dict[str, str]] = {}
-    for chosen in units:
-        parts[chosen.name], dropped[chosen.name] = work.unit(chosen, columns)
-    if times is not None and facts is not None:
-        _refuse_lost_hour(table, times, facts, grid, work.conflicts)
-    steps = [*table_steps(table, len(table.channels))]
-    steps += [told("no time")] if times is None or facts is None else time_steps(table, times, facts)
-    steps += [*_grid_steps(table, facts, grid, keep), *_stretch_steps(stretches, hold), *work.steps(units)]
-    recording = Recording(parts, grid.dt / SECOND, _calendar(times, grid))
+    parts = {chosen.name: work.unit(chosen, columns) for chosen in units}
+    _refuse_lost_hour(table, times, facts, grid, work.conflicts)
+    steps = [*table_steps(table, len(table.channels)), *time_steps(table, facts)]
+    steps += [*_grid_steps(table, facts, grid, keep, stretches, hold), *work.steps(units)]
+    calendar = Calendar(grid.start, grid.dt, times.zone if times.zoned else "", grid.cuts) if times.dated else None
+    recording = Recording(parts, grid.dt / SECOND, calendar)
     first, last = 0, grid.rows
     if rules.long_gaps == "longest" and len(stretches) > 1:
         first, last = max(stretches, key=lambda ends: ends[1] - ends[0])
@@ -132,36 +124,33 @@ def prepare(
         recording = recording.slice(first, last)
         steps.append(told("longest", first=first, last=last - 1))
         stretches = [(0, last - first)]
-    start, stop = (times.shown(grid.time_of(k)) if times is not None else f"row {k}" for k in (first, last - 1))
+    start, stop = (times.shown(grid.time_of(k)) if timed else f"row {k}" for k in (first, last - 1))
     return recording, Preparation(
         files=tuple(file.name for file in table.files), rows_read=table.rows, rows=recording.rows,
-        dt=grid.dt / SECOND, start=start, stop=stop, steps=tuple(steps), dropped=dropped,
+        dt=grid.dt / SECOND, start=start, stop=stop, steps=tuple(steps), dropped=work.dropped,
         stretches=tuple(stretches),
     )  # fmt: skip
 
 
-def _grid_steps(table: Table, facts: TimeFacts | None, grid: Grid, keep: NDArray[np.bool_] | None) -> Iterator[Step]:
+def _grid_steps(
+    table: Table, facts: TimeFacts, grid: Grid, keep: NDArray[np.bool_] | None,
+    stretches: Sequence[tuple[int, int]], hold: int,
+) -> Iterator[Step]:  # fmt: skip
     """What became of the rows of a table on the grid."""
-    if facts is None:
-        return
     cut = 0 if keep is None else int((~keep).sum())
     if keep is not None:
         yield told("cut", rows=cut)
     outside = table.rows - facts.untimed - len(grid.bins) - len(grid.replaced) - cut
     if outside > 0:
         yield told("period", rows=outside)
-    met = len(grid.bins) - len(grid.present)
     if grid.coarser:
         yield told("resample", dt=grid.dt / SECOND)
-    elif met:
+    elif met := len(grid.bins) - len(grid.present):
         yield told("jitter", rows=met)
     if absent := grid.rows - len(grid.present):
         yield told("gaps", rows=absent, all=grid.rows, share=100 * absent / grid.rows)
     if grid.cuts:
         yield told("shorten", gaps=len(grid.cuts), hours=sum(extra for _, extra in grid.cuts) / SECOND / 3600)
-
-
-def _stretch_steps(stretches: Sequence[tuple[int, int]], hold: int) -> Iterator[Step]:
     if len(stretches) > 1:
         longest = max(stop - start for start, stop in stretches)
         yield told("stretches", hold=hold, stretches=len(stretches), longest=longest)
@@ -182,13 +171,6 @@ def _refuse_lost_hour(table: Table, times: Times, facts: TimeFacts, grid: Grid, 
             )
 
 
-def _calendar(times: Times | None, grid: Grid) -> Calendar | None:
-    """When the rows of a grid are, where the table has dates."""
-    if times is None or not times.dated:
-        return None
-    return Calendar(grid.start, grid.dt, times.zone if times.zoned else "", grid.cuts)
-
-
 def align(
     tables: Mapping[str, Table], units: Mapping[str, Chosen], rules: Rules | None = None
 ) -> tuple[Recording, dict[str, Preparation]]:
@@ -198,10 +180,11 @@ def align(
         raise OptionError(
             "longest_gap and long_gaps = 'longest' need one table of all units: they would cut each its way."
         )
-    times = {name: table.times for name, table in tables.items() if table.times is not None}
-    for name in tables:
-        if name not in times:
+    times: dict[str, Times] = {}
+    for name, table in tables.items():
+        if table.times is None:
             raise DataError(f"the log of unit {name!r} has no time column: name it with 'time'")
+        times[name] = table.times
     facts = {name: time_facts(column, tables[name].step) for name, column in times.items()}
     kinds = {(column.dated, column.zoned) for column in times.values()}
     if len(kinds) > 1:
@@ -225,13 +208,10 @@ def align(
             f"{times[last].shown(facts[last].stop)}"
         )
     own = replace(rules, dt=width / SECOND, start=None, stop=None)
-    parts, reports = {}, {}
-    calendar: Calendar | None = None
-    for name, table in tables.items():
-        recording, reports[name] = prepare(table, [units[name]], own, span=(start, rows))
-        parts[name] = recording[name]
-        calendar = recording.calendar
-    return Recording(parts, width / SECOND, calendar), reports
+    found = {name: prepare(table, [units[name]], own, span=(start, rows)) for name, table in tables.items()}
+    parts = {name: recording[name] for name, (recording, _) in found.items()}
+    calendar = found[last][0].calendar
+    return Recording(parts, width / SECOND, calendar), {name: report for name, (_, report) in found.items()}
 
 
 # ---- one column, one unit
@@ -246,16 +226,17 @@ class _Work:
         self.seen: dict[str, dict[str, Any]] = {}
         self.examples: dict[str, dict[str, int]] = {"states": {}, "marked": {}}
         self.sentinels: dict[float, dict[str, int]] = {}
+        self.dropped: dict[str, dict[str, str]] = {}  # by unit, why columns were left out
 
     def note(self, kind: str, column: str, seen: Any) -> None:
         """Something to be told of a column, if there is something."""
         if seen:
             self.seen.setdefault(kind, {})[column] = seen
 
-    def unit(self, chosen: Chosen, columns: Iterator[tuple[str, Numbers]]) -> tuple[UnitRecording, dict[str, str]]:
-        """A unit of the next columns, which are its own, and why some of them were left out."""
+    def unit(self, chosen: Chosen, columns: Iterator[tuple[str, Numbers]]) -> UnitRecording:
+        """A unit of the next columns, which are its own."""
         found: dict[str, FloatArray] = {}
-        dropped: dict[str, str] = {}
+        dropped = self.dropped[chosen.name] = {}
         inputs = {column for column, _ in chosen.inputs}
         for column, numbers in islice(columns, len(chosen.columns)):
             values = self.cleaned(column, numbers)
@@ -282,7 +263,7 @@ class _Work:
             self.note("dropped", column, reason)
         u, y = (_side_by_side([found[column] for column, _ in side], self.grid.rows) for side in left)
         described = Unit(chosen.name, chosen.states, *([channel for _, channel in side] for side in left))
-        return UnitRecording(y, u, described), dropped
+        return UnitRecording(y, u, described)
 
     def cleaned(self, column: str, numbers: Numbers) -> FloatArray:
         """A column's numbers, of which infinite ones are missing."""

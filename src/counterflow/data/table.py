@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +67,6 @@ class Table:
 
     @property
     def file_rows(self) -> tuple[int, ...]:
-        """Rows of every file."""
         return tuple(rows for rows, _ in self._shapes)
 
     @property
@@ -153,9 +151,6 @@ def open_table(source: object, **options: Any) -> Table:
     >>> table = open_table(polars.DataFrame({"Time": ["2024-05-01 06:00"], "flow": [3.5]}))
     >>> table.time_name, table.channels, table.rows
     ('Time', ('flow',), 1)
-    >>> long = {"time": [0, 0, 60, 60], "tag": ["FI-1", "LI-1"] * 2, "value": [3.5, 0.9, 3.6, 0.8]}
-    >>> open_table(polars.DataFrame(long)).channels
-    ('FI-1', 'LI-1')
     """
     (found,) = divided(options, TableOptions)
     if is_frame(source):
@@ -178,44 +173,40 @@ def _dated_column(files: Sequence[Source]) -> str | None:
 
 
 def _one_table(files: list[Source], options: TableOptions) -> Table:
-    """Long tables made wide, files that share nothing side by side, all others after each other."""
+    """Long tables made wide, files that share nothing side by side, all others after each other.
+
+    Files that share some of their channels are one table, in which a column that stands in some of them only is a
+    mistake of spelling more often than not.
+    """
+    times = [find_time(file.names, options.time, file.name) for file in files]
     named = [long_tables.long_names(file, options) for file in files]
     found = [names for names in named if names is not None]
     if found and len(found) == len(files):
-        return _made(long_tables.widened(files, found, options), files, options)
+        return _made(long_tables.widened(files, found, options), options)
     if len(files) > 1:
-        apart = _share_nothing(files, options)
+        channels = [set(file.names) - {time} for file, time in zip(files, times, strict=True)]
+        alone = all(len(own) == 1 and long_tables.is_value(next(iter(own))) for own in channels)
+        apart = alone or sum(map(len, channels)) == len(set().union(*channels))
         if not apart and all(file.sheet for file in files) and _overlapping(files, options):
-            files, apart = [_with_sheet(file, options) for file in files], True
+            apart, titled = True, zip(files, times, strict=True)  # columns of one name are of different units
+            files = [f.renamed({name: f"{f.sheet}.{name}" for name in f.names if name != t}) for f, t in titled]
         if apart:
-            return _made(long_tables.side_by_side(files, options), files, options)
+            return _made(long_tables.side_by_side(files, options), options)
     return join(files, options)
 
 
-def _made(wide: Source, files: Sequence[Source], options: TableOptions) -> Table:
+def _made(wide: Source, options: TableOptions) -> Table:
     """A table made of others, whose times are read already."""
     seconds = wide.scan().collect_schema()[long_tables.TIME] == polars.Float64
     own = replace(
         options, time=long_tables.TIME, time_format="seconds" if seconds else None, day_first=None,
         timezone=None if seconds else options.timezone,
     )  # fmt: skip
-    notes = (*chain.from_iterable(file.notes for file in files), *wide.notes)
-    return Table((replace(wide, notes=notes),), wide.names, long_tables.TIME, own)
-
-
-def _share_nothing(files: Sequence[Source], options: TableOptions) -> bool:
-    """Whether files have no channel in common: they hold different tags, one of them each, for instance.
-
-    Files that share some of their channels are one table, in which a column that stands in some of them only is a
-    mistake of spelling more often than not.
-    """
-    channels = [set(file.names) - {find_time(file.names, options.time, file.name)} for file in files]
-    alone = all(len(own) == 1 and long_tables.is_value(next(iter(own))) for own in channels)
-    return alone or sum(map(len, channels)) == len(set().union(*channels))
+    return Table((wide,), wide.names, long_tables.TIME, own)
 
 
 def _overlapping(files: Sequence[Source], options: TableOptions) -> bool:
-    """Whether files are about the same time, so that columns of one name are of different units."""
+    """Whether files are about the same time."""
     spans = []
     for file in files:
         found = join([file], options).times
@@ -225,28 +216,21 @@ def _overlapping(files: Sequence[Source], options: TableOptions) -> bool:
     return max(first for first, _ in spans) < min(last for _, last in spans)
 
 
-def _with_sheet(file: Source, options: TableOptions) -> Source:
-    """The same with the sheet's title before the name of every channel."""
-    time = find_time(file.names, options.time, file.name)
-    return file.renamed({name: f"{file.sheet}.{name}" for name in file.names if name != time})
-
-
 def join(files: Sequence[Source], options: TableOptions, optional: Sequence[str] = ()) -> Table:
     """Files as one table, one after the other; columns that are `optional` may stand in some of them only."""
     first = files[0]
     common = set(first.names).intersection(*(file.names for file in files))
-    names = [name for name in first.names if name in common]
+    names = tuple(name for name in first.names if name in common)
     for file in files[1:]:
-        odd = sorted((set(first.names) ^ set(file.names)) - set(optional))
-        if odd:
+        if odd := sorted((set(first.names) ^ set(file.names)) - set(optional)):
             holder = first if odd[0] in first.names else file
             raise DataError(
                 f"{first.name} and {file.name} have different columns: {odd[0]!r} stands only in {holder.name}"
                 + (f", and {len(odd) - 1} more" if len(odd) > 1 else "")
                 + ": give them the same columns"
             )
-    found = find_time(tuple(names), options.time, first.name)
-    return Table(tuple(files), tuple(names), found, options, _date_beside(first, found))
+    found = find_time(names, options.time, first.name)
+    return Table(tuple(files), names, found, options, _date_beside(first, found))
 
 
 def _date_beside(file: Source, time_name: str | None) -> str | None:

@@ -35,17 +35,23 @@ _ZONES = (
 class Times:
     """A column of times."""
 
-    nanoseconds: Nanoseconds
-    kind: str
-    dated: bool
-    zoned: bool = False
-    zone: str = ""
-    unread: int = 0
-    example: str = ""
+    nanoseconds: Nanoseconds  # since 1970 in UTC, or in local time of a zone that is not told, or since 0; or `NONE`
+    kind: str  # in words
+    dated: bool  # whether these are dates rather than a plain count of seconds
+    zoned: bool = False  # whether the zone is known, so that these are in UTC
+    zone: str = ""  # in which people read them: the one that was given, or that the column has
+    unread: int = 0  # cells that hold something that is no time of the column's kind
+    example: str = ""  # the first of them, and where it stands
 
     def shown(self, nanoseconds: int) -> str:
-        """A time in words: ISO for dates, seconds otherwise."""
         return shown_time(int(nanoseconds), self.dated) + ("Z" if self.zoned else "")
+
+
+def counted(rows: int, dt: float) -> Times:
+    """Of rows without a time, that are taken as they come."""
+    if rows == 0:
+        raise DataError("the table has a header but no rows: give a table with data")
+    return Times(np.arange(rows) * max(1, round(dt * SECOND)), "rows", False)
 
 
 def runs(which: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -1,7 +1,7 @@
 """Formats of table files: which endings each has, and how the tables that such a file holds are read.
 
-A new format is a reader, and a line in `FORMATS`. A reader yields sources, and reads of the file as little as tells their
-columns; what it refuses is a DataError, and whatever else it raises becomes one sentence about the file.
+A new format is a reader, and a line in `FORMATS`. A reader yields sources, and reads of the file as little as tells
+their columns; what it refuses is a DataError, and whatever else it raises becomes one sentence about the file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Delimited texts: found are encoding, separator, decimal sign, header, and rows between it and the numbers.
 
-A text is UTF-8 unless its bytes say otherwise. Older programs, and spreadsheets on Windows, write UTF-16 or Windows-1252;
-some exports mix UTF-8 and Windows-1252. Anything else has to be said.
+A text is UTF-8 unless its bytes say otherwise. Older programs, and spreadsheets on Windows, write UTF-16 or
+Windows-1252; some exports mix UTF-8 and Windows-1252. Anything else has to be said.
 """
 
 from __future__ import annotations
