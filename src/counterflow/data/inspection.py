@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
@@ -44,10 +44,10 @@ class ChannelFacts:
     longest_hold: int
     infinite: int
     spikes: int
-    words: dict[str, int] = field(default_factory=dict)
-    odd: dict[str, int] = field(default_factory=dict)
+    words: Mapping[str, int] = field(default_factory=dict)
+    odd: Mapping[str, int] = field(default_factory=dict)
     odd_count: int = 0
-    sentinels: dict[float, int] = field(default_factory=dict)
+    sentinels: Mapping[float, int] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:

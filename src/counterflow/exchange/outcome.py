@@ -23,7 +23,7 @@ from counterflow.learning.optimiser import Estimated
 from counterflow.learning.regime_sums import Regime
 from counterflow.learning.stream import Stream
 from counterflow.learning.uncertainty import Uncertainty
-from counterflow.plant.operating_point import OperatingPoint
+from counterflow.plant.units import OperatingPoint
 
 
 @dataclass(frozen=True)

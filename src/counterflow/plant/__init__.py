@@ -7,11 +7,10 @@ Everything rests on one recursion (docs/theory/notation.md); rows t = 0..T::
 """
 
 from counterflow.plant import excitation
-from counterflow.plant.operating_point import OperatingPoint
 from counterflow.plant.plant import LocalModel, Plant
 from counterflow.plant.random_plants import random_plant
 from counterflow.plant.recording import Recording, UnitRecording
-from counterflow.plant.units import Channel, PublicUnit, Unit
+from counterflow.plant.units import Channel, OperatingPoint, PublicUnit, Unit
 
 __all__ = [
     "Channel", "LocalModel", "OperatingPoint", "Plant", "PublicUnit", "Recording", "Unit", "UnitRecording",

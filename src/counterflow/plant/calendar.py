@@ -61,7 +61,7 @@ class Calendar:
     Examples
     --------
     >>> calendar = Calendar.starting("2024-10-27 02:30+02:00", 900.0, "Europe/Berlin")
-    >>> calendar.shown(0), calendar.shown(4), calendar.row("2024-10-27 03:00", 100)
+    >>> calendar.shown(0), calendar.shown(4), calendar.row("2024-10-27 03:00")
     ('2024-10-27 02:30 CEST', '2024-10-27 02:30 CET', 6)
     """
 
@@ -154,35 +154,24 @@ class Calendar:
 
     # ---- dates to rows
 
-    def row(
-        self, when: object, rows: int, name: str = "start", end: bool = False, first: int = 0, of: str = "recording"
-    ) -> int:
-        """The first row at or after a moment; a date outside the rows is refused."""
-        found = as_datetime(when, name)
-        return self._row_at(self._moment(found, name), f"{name} is {str(when)[:40]!r}", first, rows, end, of)
+    def row(self, when: object, name: str = "date") -> int:
+        """The first row at or after a date; it may lie before the first row or after the last one."""
+        since = self._moment(as_datetime(when, name), name) - self.begins - round(_NEAR * self.step)
+        found = -(-since // self.step)
+        for first, extra in self.jumps:
+            if found < first:
+                break
+            since -= extra
+            found = max(first, -(-since // self.step))
+        return found
 
-    def row_after(
-        self, origin: int, seconds: float, rows: int, said: str, end: bool = False, first: int = 0,
-        of: str = "recording",
-    ) -> int:  # fmt: skip
-        """The row that is so many seconds after another one, by the clock; ``said``: what was given, for messages."""
+    def row_after(self, origin: int, seconds: float) -> int:
+        """The row that is so many seconds after another one, by the clock."""
         row = origin + round(seconds * SECOND / self.step)
-        if any(origin < jump <= row for jump, _ in self.jumps):
-            return self._row_at(self.at(origin) + round(seconds * SECOND), said, first, rows, end, of)
-        if not first <= row < rows + end:
-            raise OptionError(f"{said}, but {self._reach(first, rows, of)}.")
+        for first, extra in self.jumps:
+            if origin < first <= row:
+                row = max(first, row - round(extra / self.step))
         return row
-
-    def _row_at(self, moment: int, said: str, first: int, rows: int, end: bool, of: str) -> int:
-        times = self.times(first, rows).astype(np.int64)
-        row = first + int(np.searchsorted(times, moment - _NEAR * self.step))
-        outside = moment < times[0] - self.step or moment > times[-1] + self.step
-        if outside or row >= rows + end:
-            raise OptionError(f"{said}, but {self._reach(first, rows, of)}.")
-        return row
-
-    def _reach(self, first: int, rows: int, of: str) -> str:
-        return f"the {of} goes from {self.shown(first)} to {self.shown(rows - 1)}"
 
     def _moment(self, found: datetime, name: str) -> int:
         if found.tzinfo is not None:
@@ -297,40 +286,43 @@ def as_rows(
     start: Any, stop: Any, calendar: Calendar | None, rows: int, dt: float, question: str = "", first: int = 0,
     of: str = "recording",
 ) -> tuple[Any, Any]:  # fmt: skip
-    """Where a window starts and where it stops, as rows; whatever is neither date nor duration is returned as it is."""
+    """Where a window of rows `first` to `rows` - 1 starts and stops; what is neither date nor duration stays as it is.
+
+    Durations count from the first row; `stop` counts from `start` if that is a row or a date. `dt`: seconds between
+    rows; `question` and `of`: for messages.
+    """
     label = f"{question}: " if question else ""
 
+    def shown(row: int) -> str:
+        return f"row {row}" if calendar is None else calendar.shown(row)
+
     def row_of(value: Any, name: str, origin: int) -> Any:
-        end, seconds = name == "stop", as_duration(value)
-        if seconds is not None:
-            said = f"{label}{name} is {str(value)[:40]!r}"
-            if origin != first and calendar is not None:
-                said += f" from {calendar.shown(origin)} on"
-            if calendar is not None:
-                return calendar.row_after(origin, seconds, rows, said, end, first, of)
-            row = origin + round(seconds / dt)
-            if not first <= row < rows + end:
-                counted = f" from row {origin} on" if origin != first else ""
-                raise OptionError(f"{said}{counted}, but the {of} has {rows - first} rows of {dt:g} s.")
-            return row
-        if not is_date(value):
+        seconds, said = as_duration(value), f"{label}{name} is {str(value)[:40]!r}"
+        if seconds is None and not is_date(value):
             return value
-        if calendar is None:
+        if seconds is not None:
+            said += "" if origin == first else f" from {shown(origin)} on"
+            row = origin + round(seconds / dt) if calendar is None else calendar.row_after(origin, seconds)
+        elif calendar is None:
             as_datetime(value, label + name)
-            raise OptionError(
-                f"{label}{name} is {str(value)[:40]!r}, but the {of} tells no dates: give a row, or a duration."
-            )
-        return calendar.row(value, rows, label + name, end, first, of)
+            raise OptionError(f"{said}, but the {of} tells no dates: give a row, or a duration.")
+        else:
+            row = calendar.row(value, label + name)
+            row += row == first - 1  # what is seen in the first row began with the one before
+        if not first <= row < rows + (name == "stop"):
+            reach = f"goes from {shown(first)} to {shown(rows - 1)}"
+            reach = reach if calendar is not None else f"has {rows - first} rows of {dt:g} s"
+            raise OptionError(f"{said}, but the {of} {reach}.")
+        return row
 
     begins = row_of(start, "start", first)
     counts = _is_row(begins) and begins >= first and as_duration(start) is None
     ends = row_of(stop, "stop", int(begins) if counts else first)
     moved = begins is not start or ends is not stop
     if moved and _is_row(begins) and _is_row(ends) and 0 <= ends <= begins:
-        told = [f"row {row}" if calendar is None else calendar.shown(row) for row in (begins, ends)]
         raise OptionError(
-            f"{label}start is {told[0]}, stop {told[1]}: give a stop that is later than start, or how long after it, "
-            "such as '2h'."
+            f"{label}start is {shown(begins)}, stop {shown(ends)}: give a stop that is later than start, or how long "
+            "after it, such as '2h'."
         )
     return begins, ends
 

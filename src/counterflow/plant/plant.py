@@ -1,10 +1,5 @@
 """A plant: units coupled by one linear system with inputs, process noise and measurement noise.
 
-The recursion that every module uses (docs/theory/notation.md)::
-
-    h[t] = A h[t-1] + B u[t-1] + w[t-1],   w ~ N(0, Q)
-    y[t] = C h[t] + v[t],                  v ~ N(0, R)
-
 Units own blocks of h, u and y. C, Q and R are block-diagonal by unit; the off-diagonal blocks of A and B are the
 couplings between units.
 """
@@ -14,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from counterflow.arrays import FloatArray, covariance, frozen, matrix, numeric, real_number, whole_number
+from counterflow.arrays import FloatArray, covariance, frozen, matrix, numeric, real_number, slices, whole_number
 from counterflow.errors import CounterflowError, ModelError, OptionError, UnstableError
 from counterflow.plant import simulation, transfer
 from counterflow.plant.units import Unit, check_units, unit_named, unknown_name
@@ -30,11 +24,15 @@ if TYPE_CHECKING:
 
 ComplexArray = NDArray[np.complex128]
 
-LETTERS = ("A", "B", "C", "Q", "R")
+_AXES = {  # what rows and columns of each matrix are
+    "A": ("state", "state"), "B": ("state", "input"), "C": ("output", "state"), "Q": ("state", "state"),
+    "R": ("output", "output"),
+}  # fmt: skip
+LETTERS = tuple(_AXES)
 
 
-def _same_values(one: object, other: object, letters: Sequence[str]) -> bool:
-    return all(np.array_equal(getattr(one, letter), getattr(other, letter)) for letter in letters)
+def _same_values(one: object, other: object) -> bool:
+    return all(np.array_equal(getattr(one, letter), getattr(other, letter)) for letter in LETTERS)
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -59,44 +57,41 @@ class LocalModel:
     Q: FloatArray
     R: FloatArray
 
-    @property
-    def arrays(self) -> tuple[FloatArray, ...]:
-        """A, B, C, Q and R."""
-        return self.A, self.B, self.C, self.Q, self.R
-
     def __post_init__(self) -> None:
         given = {letter: numeric(getattr(self, letter), f"local model: {letter}") for letter in LETTERS}
         for letter, array in given.items():
             if array.ndim != 2:
                 raise ModelError(f"local model: {letter} must be 2-D, got shape {array.shape}: pass a matrix.")
-        P, U, D = given["A"].shape[0], given["B"].shape[1], given["C"].shape[0]
+        sizes = {"state": given["A"].shape[0], "input": given["B"].shape[1], "output": given["C"].shape[0]}
+        P, U, D = sizes.values()
         if P == 0 or D == 0:
             raise ModelError(f"local model: A has {P} rows and C has {D}: it needs at least one state and one output.")
-        sizes = {"P": P, "U": U, "D": D}
-        for letter, meaning in {"A": "PP", "B": "PU", "C": "DP", "Q": "PP", "R": "DD"}.items():
-            shape = (sizes[meaning[0]], sizes[meaning[1]])
-            text = ", ".join(f"{name} = {value}" for name, value in sizes.items())
-            object.__setattr__(self, letter, matrix(given[letter], f"local model: {letter}", shape, text))
-        object.__setattr__(self, "Q", frozen(covariance(self.Q, "Q of the local model", definite=False)))
-        object.__setattr__(self, "R", frozen(covariance(self.R, "R of the local model", definite=True)))
+        for letter, (row, column) in _AXES.items():
+            shape, what = (sizes[row], sizes[column]), f"local model: {letter}"
+            object.__setattr__(self, letter, matrix(given[letter], what, shape, f"P = {P}, U = {U}, D = {D}"))
+        for letter in "QR":
+            symmetric = covariance(getattr(self, letter), f"{letter} of the local model", definite=letter == "R")
+            object.__setattr__(self, letter, frozen(symmetric))
+
+    @property
+    def arrays(self) -> tuple[FloatArray, ...]:
+        """A, B, C, Q and R."""
+        return self.A, self.B, self.C, self.Q, self.R
 
     @property
     def states(self) -> int:
-        """Number of states."""
         return len(self.A)
 
     @property
     def n_inputs(self) -> int:
-        """Number of inputs."""
         return int(self.B.shape[1])
 
     @property
     def n_outputs(self) -> int:
-        """Number of outputs."""
         return len(self.C)
 
     def __eq__(self, other: object) -> bool:
-        return _same_values(self, other, LETTERS) if isinstance(other, LocalModel) else NotImplemented
+        return _same_values(self, other) if isinstance(other, LocalModel) else NotImplemented
 
     def __hash__(self) -> int:
         return hash((self.states, self.n_inputs, self.n_outputs))
@@ -148,19 +143,20 @@ class Plant:
     def __post_init__(self) -> None:
         object.__setattr__(self, "units", check_units(self.units))
         object.__setattr__(self, "dt", real_number(self.dt, "plant: dt", low=0.0, open_low=True, kind=ModelError))
-        P, U, D = (self._size(axis) for axis in ("state", "input", "output"))
-        shapes = {"A": (P, P), "B": (P, U), "C": (D, P), "Q": (P, P), "R": (D, D)}
+        owners = {axis: [name for name, span in spans.items() for _ in range(span.start, span.stop)]
+                  for axis, spans in self._spans.items()}  # fmt: skip
+        P, U, D = map(len, owners.values())
         meaning = f"{P} states, {U} inputs and {D} outputs over all units"
-        for letter, shape in shapes.items():
+        for letter, (row, column) in _AXES.items():
+            shape = len(owners[row]), len(owners[column])
             object.__setattr__(self, letter, matrix(getattr(self, letter), f"plant: {letter}", shape, meaning))
-        for letter in ("C", "Q", "R"):
-            self._check_block_diagonal(letter)
-        for letter in ("Q", "R"):
-            whole = np.zeros(shapes[letter])
+        for letter in "CQR":
+            _check_block_diagonal(letter, getattr(self, letter), *(owners[axis] for axis in _AXES[letter]))
+        for letter in "QR":
+            whole = np.array(getattr(self, letter))
             for unit in self.units:
-                rows, columns = self._slices(letter, unit.name, unit.name)
-                block = getattr(self, letter)[rows, columns]
-                whole[rows, columns] = covariance(block, f"{letter} of unit {unit.name!r}", definite=letter == "R")
+                place = self._place(letter, unit.name, unit.name)
+                whole[place] = covariance(whole[place], f"{letter} of unit {unit.name!r}", definite=letter == "R")
             object.__setattr__(self, letter, frozen(whole))
 
     # ---- blocks by name
@@ -176,15 +172,15 @@ class Plant:
 
     def state_slice(self, name: str) -> slice:
         """Where the unit's states stand among all states."""
-        return self._slice("state", name)
+        return self._span("state", name)
 
     def input_slice(self, name: str) -> slice:
         """Where the unit's inputs stand among all inputs."""
-        return self._slice("input", name)
+        return self._span("input", name)
 
     def output_slice(self, name: str) -> slice:
         """Where the unit's outputs stand among all outputs."""
-        return self._slice("output", name)
+        return self._span("output", name)
 
     def block(self, letter: str, effect: str, cause: str | None = None) -> FloatArray:
         """The block of A, B, C, Q or R through which `cause` acts on `effect` (on itself if no cause is given).
@@ -197,9 +193,8 @@ class Plant:
         """
         if letter not in LETTERS:
             raise OptionError(f"letter is {letter!r}: choose one of {', '.join(LETTERS)}.")
-        rows, columns = self._slices(letter, effect, effect if cause is None else cause)
         array: FloatArray = getattr(self, letter)
-        return array[rows, columns]
+        return array[self._place(letter, effect, effect if cause is None else cause)]
 
     def local(self, name: str) -> LocalModel:
         """The unit's own blocks, which are what it knows of itself."""
@@ -209,46 +204,24 @@ class Plant:
         """Every unit's own blocks, by name."""
         return {name: self.local(name) for name in self.names}
 
-    def _slices(self, letter: str, effect: str, cause: str) -> tuple[slice, slice]:
-        rows = self._slice("output" if letter in "CR" else "state", effect)
-        columns = self._slice({"B": "input", "R": "output"}.get(letter, "state"), cause)
-        return rows, columns
+    def _place(self, letter: str, effect: str, cause: str) -> tuple[slice, slice]:
+        row, column = _AXES[letter]
+        return self._span(row, effect), self._span(column, cause)
 
-    def _slice(self, axis: str, name: str) -> slice:
+    def _span(self, axis: str, name: str) -> slice:
         try:
-            return self._offsets[axis][name]
+            return self._spans[axis][name]
         except (KeyError, TypeError):
             raise unknown_name("unit", name, self.names) from None
 
-    def _size(self, axis: str) -> int:
-        return int(self._offsets[axis][self.units[-1].name].stop)
-
     @cached_property
-    def _offsets(self) -> Mapping[str, Mapping[str, slice]]:
-        offsets: dict[str, dict[str, slice]] = {"state": {}, "input": {}, "output": {}}
-        first = dict.fromkeys(offsets, 0)
-        for unit in self.units:
-            for axis, count in (("state", unit.states), ("input", unit.n_inputs), ("output", unit.n_outputs)):
-                offsets[axis][unit.name] = slice(first[axis], first[axis] + count)
-                first[axis] += count
-        return MappingProxyType(offsets)
-
-    def _check_block_diagonal(self, letter: str) -> None:
-        outside = getattr(self, letter) != 0
-        for unit in self.units:
-            outside[self._slices(letter, unit.name, unit.name)] = False
-        if outside.any():
-            row, column = (int(k) for k in np.argwhere(outside)[0])
-            spans = {name: self._slices(letter, name, name) for name in self.names}
-            owners = [
-                next(name for name, both in spans.items() if both[side].start <= at < both[side].stop)
-                for side, at in enumerate((row, column))
-            ]
-            raise ModelError(
-                f"plant: {letter} must be block-diagonal by unit, but couples {owners[0]!r} with {owners[1]!r}: "
-                f"entry [{row}, {column}] is {getattr(self, letter)[row, column]:g}. "
-                "Set that block to zero, or make the two one unit."
-            )
+    def _spans(self) -> dict[str, dict[str, slice]]:
+        """Where each unit stands on each axis."""
+        counts = {"state": "states", "input": "n_inputs", "output": "n_outputs"}
+        return {
+            axis: dict(zip(self.names, slices(getattr(unit, count) for unit in self.units), strict=True))
+            for axis, count in counts.items()
+        }
 
     # ---- other plants from this one
 
@@ -346,8 +319,10 @@ class Plant:
         The covariances Q and R have no place there and are left behind.
         """
         control = _import_control()
-        inputs = [f"{unit.name}/{name}".replace(".", "_") for unit in self.units for name in unit.input_names]
-        outputs = [f"{unit.name}/{name}".replace(".", "_") for unit in self.units for name in unit.output_names]
+        inputs, outputs = (
+            [f"{unit.name}/{name}".replace(".", "_") for unit in self.units for name in getattr(unit, names)]
+            for names in ("input_names", "output_names")
+        )
         D = np.zeros((len(outputs), len(inputs)))
         return control.StateSpace(
             self.A, self.B, self.C, D, self.dt, inputs=inputs, outputs=outputs, remove_useless_states=False
@@ -357,16 +332,9 @@ class Plant:
     def from_control(
         cls, system: Any, units: Sequence[Unit], Q: ArrayLike | None = None, R: ArrayLike | None = None
     ) -> Plant:
-        """A plant from a discrete-time `control.StateSpace`.
+        """A plant from a discrete-time `control.StateSpace` without direct feedthrough, divided into units in order.
 
-        Parameters
-        ----------
-        system : control.StateSpace
-            In discrete time, without direct feedthrough. A step of ``True`` (unspecified) is taken as 1.
-        units : sequence of Unit
-            How its states, inputs and outputs are divided, in order.
-        Q, R : arrays, optional
-            Noise covariances, which python-control does not hold. Default: no process noise, unit measurement noise.
+        A step of ``True`` (unspecified) is taken as 1. By default no process noise, unit measurement noise.
         """
         control = _import_control()
         if not isinstance(system, control.StateSpace):
@@ -376,22 +344,17 @@ class Plant:
             raise ModelError(f"system {kind} (dt is {system.dt!r}): sample it first, or set its dt.")
         if np.any(system.D):
             raise ModelError("system has direct feedthrough (D is not zero): in a plant, inputs act one row later.")
-        return cls(
-            units=check_units(units),
-            A=system.A,
-            B=system.B,
-            C=system.C,
-            Q=np.zeros_like(system.A, dtype=np.float64) if Q is None else Q,  # type: ignore[arg-type]
-            R=np.eye(len(system.C)) if R is None else R,  # type: ignore[arg-type]
-            dt=1.0 if system.dt is True else system.dt,
-        )
+        noise: dict[str, Any] = {"Q": np.zeros_like(system.A, dtype=np.float64) if Q is None else Q}
+        noise["R"] = np.eye(len(system.C)) if R is None else R
+        dt = 1.0 if system.dt is True else system.dt
+        return cls(units=check_units(units), A=system.A, B=system.B, C=system.C, **noise, dt=dt)
 
     # ---- as a value
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Plant):
             return NotImplemented
-        return self.units == other.units and self.dt == other.dt and _same_values(self, other, LETTERS)
+        return self.units == other.units and self.dt == other.dt and _same_values(self, other)
 
     def __hash__(self) -> int:
         return hash((self.units, self.dt))
@@ -413,6 +376,17 @@ class Plant:
         for unit in self.units:
             lines.append(f"  {unit.name:<{width}}  {unit.states:>6}  {unit.n_inputs:>6}  {unit.n_outputs:>7}")
         return "\n".join(lines)
+
+
+def _check_block_diagonal(letter: str, array: FloatArray, rows: Sequence[str], columns: Sequence[str]) -> None:
+    """Refuse what couples two units; `rows` and `columns`: which unit each belongs to."""
+    outside = np.argwhere((array != 0) & (np.array(rows)[:, None] != np.array(columns)))
+    if len(outside):
+        row, column = outside[0]
+        raise ModelError(
+            f"plant: {letter} must be block-diagonal by unit, but couples {rows[row]!r} with {columns[column]!r}: "
+            f"entry [{row}, {column}] is {array[row, column]:g}. Set that block to zero, or make the two one unit."
+        )
 
 
 def _import_control() -> Any:

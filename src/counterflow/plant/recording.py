@@ -36,10 +36,10 @@ _DRAWN = 8  # channels in a notebook
 
 @dataclass(frozen=True, eq=False, repr=False)
 class UnitRecording:
-    """What one unit measured and did."""
+    """What one unit measured and did; `unit` names the channels."""
 
-    y: FloatArray = field(metadata={"missing": True})
-    u: FloatArray
+    y: FloatArray = field(metadata={"missing": True})  # (T+1, D_m); NaN means missing
+    u: FloatArray  # (T+1, U_m); every value must be known
     unit: Unit
 
     def __post_init__(self) -> None:
@@ -65,17 +65,14 @@ class UnitRecording:
 
     @property
     def name(self) -> str:
-        """Name of the unit."""
         return self.unit.name
 
     @property
     def rows(self) -> int:
-        """Number of rows, T+1."""
         return len(self.y)
 
     @property
     def has_missing(self) -> bool:
-        """Whether any measurement is missing."""
         return bool(np.isnan(self.y).any())
 
     def __eq__(self, other: object) -> bool:
@@ -202,17 +199,14 @@ class Recording(Mapping[str, UnitRecording]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the units, in order."""
         return tuple(self.parts)
 
     @property
     def units(self) -> tuple[Unit, ...]:
-        """The units, in order."""
         return tuple(part.unit for part in self.parts.values())
 
     @property
     def rows(self) -> int:
-        """Number of rows, T+1."""
         return next(iter(self.parts.values())).rows
 
     @property
@@ -371,18 +365,13 @@ class Recording(Mapping[str, UnitRecording]):
 
         def column(name: str) -> FloatArray:
             series = rows.get_column(name)
-            if series.dtype == polars.Null:
-                return np.full(len(series), np.nan)
-            if not (series.dtype.is_numeric() and not series.dtype.is_decimal()):
+            if series.dtype != polars.Null and (not series.dtype.is_numeric() or series.dtype.is_decimal()):
                 raise DataError(f"column {name!r} has type {series.dtype}: cast it to Float64 first.")
             return series.cast(polars.Float64).fill_null(float("nan")).to_numpy()
 
         def table(unit: Unit, names: Sequence[str]) -> FloatArray:
-            return (
-                np.stack([column(f"{unit.name}/{name}") for name in names], axis=1)
-                if names
-                else np.empty((len(rows), 0))
-            )
+            columns = [column(f"{unit.name}/{name}") for name in names]
+            return np.stack(columns, axis=1) if columns else np.empty((len(rows), 0))
 
         calendar = None
         if "time" in rows.columns and isinstance(rows.schema["time"], polars.Datetime):
@@ -403,12 +392,9 @@ class Recording(Mapping[str, UnitRecording]):
     @classmethod
     def load(cls, path: str | Path) -> Recording:
         """Read what `save` wrote."""
-        stored = read(as_path(path), _FORMAT, _VERSION, {1: _of_version_1}, _LARGEST)
+        stored = read(as_path(path), _FORMAT, _VERSION, {1: "prepare the recording again"}, _LARGEST)
         with blaming(stored.path):
-            recording = restore(cls, stored.content, stored.arrays)
-            if stored.version == 1 and recording.digest != stored.digest:
-                raise ValueError("its contents do not match its digest")
-        return recording
+            return restore(cls, stored.content, stored.arrays)
 
     # ---- as a value
 
@@ -440,21 +426,6 @@ class Recording(Mapping[str, UnitRecording]):
         return notebook.page(repr(self), [table], notebook.sparklines(first[:_DRAWN]))
 
 
-def _of_version_1(described: dict[str, Any], arrays: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Version 1 had arrays by the unit's number, none for a unit without inputs, and a digest of names and values."""
-    parts: dict[str, Any] = {}
-    moved: dict[str, Any] = {}
-    for k, unit in enumerate(described["units"]):
-        if unit["name"] in parts:
-            raise ValueError(f"unit {unit['name']!r} stands in it twice")
-        parts[unit["name"]] = {"y": "array", "u": "array", "unit": unit}
-        y = moved[f"parts/{unit['name']}/y"] = arrays.pop(f"{k}/y")
-        if len(y) != described["rows"]:
-            raise ValueError(f"unit {unit['name']!r} has {len(y)} rows, not {described['rows']!r:.20}")
-        moved[f"parts/{unit['name']}/u"] = arrays.pop(f"{k}/u") if unit["inputs"] else np.empty((len(y), 0))
-    return {"parts": parts, "dt": described["dt"], "calendar": None}, moved | arrays
-
-
 def check_inputs(u: FloatArray, unit: Unit) -> None:
     """Refuse inputs that are not all finite, naming the channel and the first row."""
     finite = np.isfinite(u)
@@ -477,11 +448,9 @@ def _table(value: object, what: str) -> FloatArray:
 
 def _pair(given: object, name: str) -> tuple[FloatArray, FloatArray]:
     """y and u out of the forms that from_arrays takes."""
-    y: object
-    u: object = None
+    y, u = given, None
     if isinstance(given, Mapping):
-        extra = sorted(set(given) - {"y", "u"}, key=str)
-        if extra or "y" not in given:
+        if "y" not in given or set(given) - {"y", "u"}:
             raise DataError(f"unit {name!r}: got the keys {sorted(given, key=str)}: give 'y' and perhaps 'u'.")
         y, u = given["y"], given.get("u")
     elif isinstance(given, tuple):
@@ -490,8 +459,6 @@ def _pair(given: object, name: str) -> tuple[FloatArray, FloatArray]:
         y, u = given if len(given) == 2 else (given[0], None)
     elif isinstance(given, list) and len(given) == 2 and all(np.ndim(part) == 2 for part in given):
         y, u = given
-    else:
-        y = given
     y = _table(y, f"unit {name!r}: y")
     return y, np.empty((len(y), 0)) if u is None else _table(u, f"unit {name!r}: u")
 

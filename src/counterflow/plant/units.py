@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from counterflow.arrays import whole_number
+from counterflow.arrays import FloatArray, whole_number
 from counterflow.control import Loop
 from counterflow.errors import ModelError, UnknownNameError
 from counterflow.printable import checked, flaw
@@ -274,6 +274,28 @@ def first_repeated(names: Iterable[str]) -> str | None:
             return name
         seen.add(name)
     return None
+
+
+@dataclass(frozen=True, eq=False)
+class OperatingPoint:
+    """Where a unit's inputs rest, and which row they act on: how logged inputs become those of the model.
+
+    With `same_row` the input of row t acts on the measurement of row t already, as where a log writes down at the end
+    of an interval what was done during it. Else it acts on row t + 1.
+    """
+
+    input_level: FloatArray  # (U,); the model is of departures from it
+    same_row: bool = False
+
+    @classmethod
+    def none(cls, inputs: int) -> OperatingPoint:
+        """Inputs that are the model's as they are."""
+        return cls(np.zeros(inputs))
+
+    def departures(self, u: FloatArray) -> FloatArray:
+        """Inputs (T+1, U) as the model takes them: row t acts on row t + 1. The last row of a shifted log is held."""
+        shifted = np.vstack([u[1:], u[-1:]]) if self.same_row else u
+        return np.ascontiguousarray(shifted - self.input_level)
 
 
 _AnyUnit = TypeVar("_AnyUnit", Unit, PublicUnit)

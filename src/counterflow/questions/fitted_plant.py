@@ -17,8 +17,7 @@ from counterflow.learning.likelihood import SharedRecord
 from counterflow.learning.linear_model import LinearModel
 from counterflow.learning.model import Grounded, Model
 from counterflow.learning.regime_sums import since
-from counterflow.plant.operating_point import OperatingPoint
-from counterflow.plant.units import PublicUnit, unit_named
+from counterflow.plant.units import OperatingPoint, PublicUnit, unit_named
 from counterflow.protocol import Answer, Ask
 from counterflow.protocol.questions import NO_LIMIT
 from counterflow.questions.parts import RECORDED, part_of

@@ -1,6 +1,5 @@
 """Recordings: what is accepted, refused, kept, and read back."""
 
-import json
 
 import numpy as np
 import polars as pl
@@ -219,32 +218,6 @@ def test_damage_is_noticed_everywhere(tmp_path):
             Recording.load(damaged)
 
 
-def of_version_1(path):
-    """What Counterflow 0.1 wrote of the example."""
-    recording = example()
-    text = {
-        "format": "counterflow recording", "version": 1, "dt": recording.dt, "rows": recording.rows,
-        "digest": recording.digest,
-        "units": [
-            {
-                "name": unit.name, "states": unit.states, "inputs": [channel.to_json() for channel in unit.inputs],
-                "outputs": [channel.to_json() for channel in unit.outputs],
-            }
-            for unit in recording.units
-        ],
-    }  # fmt: skip
-    parts = recording.values()
-    arrays = {f"{k}/{x}": getattr(part, x) for k, part in enumerate(parts) for x in "yu" if getattr(part, x).size}
-    save_file(arrays, path, metadata={"counterflow": json.dumps(text)})
-    return text, arrays
-
-
-def test_recordings_of_0_1_are_read(tmp_path):
-    of_version_1(tmp_path / "old")
-    assert Recording.load(tmp_path / "old") == example()
-    assert Recording.load(tmp_path / "old").units == example().units
-
-
 @pytest.mark.parametrize(
     "spoil",
     [
@@ -271,40 +244,6 @@ def test_files_with_a_right_digest_are_not_trusted(tmp_path, spoil):
     spoil(stored.content, stored.arrays)
     path.write_bytes(sealed_file.seal("counterflow recording", 2, stored.content, stored.arrays))
     with pytest.raises(StorageError, match="run"):
-        Recording.load(path)
-
-
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda text, arrays: text.update(format="something"),
-        lambda text, arrays: text.update(version=3),
-        lambda text, arrays: text.update(dt=-1),
-        lambda text, arrays: text.update(dt=0.2),
-        lambda text, arrays: text.update(rows=3),
-        lambda text, arrays: text.update(units=[]),
-        lambda text, arrays: text.update(units=5),
-        lambda text, arrays: text.update(units=text["units"][:1] * 2),
-        lambda text, arrays: text["units"][0].update(name="../x"),
-        lambda text, arrays: text["units"][0].update(states=0),
-        lambda text, arrays: text["units"][0].pop("inputs"),
-        lambda text, arrays: text["units"][0]["inputs"][0].update(limits=[2, 1]),
-        lambda text, arrays: text["units"][0]["inputs"][0].update(limits=[2]),
-        lambda text, arrays: text.clear(),
-        lambda text, arrays: arrays.update(extra=np.zeros(1)),
-        lambda text, arrays: arrays.pop("0/y"),
-        lambda text, arrays: arrays.update({"0/y": np.zeros(6)}),
-        lambda text, arrays: arrays.update({"0/y": arrays["0/y"].astype(np.float32)}),
-        lambda text, arrays: arrays.update({"0/u": arrays["0/u"] * np.nan}),
-        lambda text, arrays: arrays.update({"0/y": arrays["0/y"] + 1}),
-    ],
-)
-def test_forged_files_are_refused(tmp_path, spoil):
-    path = tmp_path / "run.safetensors"
-    text, arrays = of_version_1(path)
-    spoil(text, arrays)
-    save_file(arrays, path, metadata={"counterflow": json.dumps(text)})
-    with pytest.raises(StorageError):
         Recording.load(path)
 
 
