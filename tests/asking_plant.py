@@ -26,7 +26,7 @@ from counterflow.federation.policy import Policy
 from counterflow.federation.question_box import QuestionBox
 from counterflow.federation.question_service import QuestionService
 from counterflow.sealed_file import write_json
-from counterflow.sealed_log import FileLogs
+from counterflow.sealed_log import SealedLogs
 
 UNITS = ("boiler", "turbine", "pump")
 PLANT = cf.random_plant(units=UNITS, rng=3)
@@ -56,7 +56,7 @@ class Asking:
 
     def empty(self) -> bool:
         """Whether the box holds nothing at all."""
-        with FileLogs(self.home / self.unit / FILE, SITE) as logs:
+        with SealedLogs(self.home / self.unit / FILE, SITE) as logs:
             return not list(logs.rows("questions"))
 
     def say(self, unit: str, text: str) -> None:

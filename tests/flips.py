@@ -35,7 +35,7 @@ from counterflow.federation.turns import SESSION
 from counterflow.plant.model_file import load_model, save_model
 from counterflow.privacy import Cost, Ledger
 from counterflow.protocol import Terms, encode
-from counterflow.sealed_log import Entry, FileLogs
+from counterflow.sealed_log import Entry, SealedLogs
 
 UNITS = ("boiler", "turbine")
 CREATED = "2026-01-01T00:00:00+00:00"
@@ -152,13 +152,13 @@ def _sessions(world: World, folder: Path) -> None:
 
 def _rows(path: Path, alone: bool) -> list[Any]:
     schema = SESSION if alone else SITE
-    with FileLogs(path, schema, alone=alone) as logs:
+    with SealedLogs(path, schema, alone=alone) as logs:
         return [(log, list(logs.rows(log))) for log in schema.logs]
 
 
 def _snapshot(world: World, folder: Path) -> None:
     work = folder.with_name("work")
-    with FileLogs(work / "session.db", SESSION, alone=True) as store:
+    with SealedLogs(work / "session.db", SESSION, alone=True) as store:
         for k in range(3):
             store.append("turns", Entry("turn", {"k": k}, [b"message" * 50]))
         store.begin_anew("turns", [Entry("snapshot", {"fields": 1}, [b"state" * 100, b"numbers"])])

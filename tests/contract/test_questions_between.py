@@ -22,7 +22,7 @@ from counterflow.federation.question_box import LIFETIME, QuestionBox
 from counterflow.federation.question_service import QuestionService
 from counterflow.protocol import Answer, Ask, Change, Refused, Terms, decode, encode
 from counterflow.questions.asking import UnitView
-from counterflow.sealed_log import MemoryLogs
+from counterflow.sealed_log import SealedLogs
 
 
 @pytest.fixture(scope="module")
@@ -282,7 +282,7 @@ def test_a_question_about_one_fit_is_not_answered_from_another(asking: Asking) -
 
 
 def test_old_questions_are_thrown_away_and_a_full_box_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = MemoryLogs(SITE)
+    store = SealedLogs(None, SITE)
     box, now = QuestionBox(store), time.time()
     old = box.put([b"x"])
     with monkeypatch.context() as patch:
@@ -291,7 +291,7 @@ def test_old_questions_are_thrown_away_and_a_full_box_says_so(tmp_path: Path, mo
         box.settle(old, [b"too late"])
         box.put([b"y"])
         assert [row.pieces for row in store.rows("questions")] == [(b"y",)]
-    box = QuestionBox(MemoryLogs(SITE))
+    box = QuestionBox(SealedLogs(None, SITE))
     monkeypatch.setattr("counterflow.federation.question_box.MOST", 2)
     box.put([b"1"])
     box.put([b"2"])
@@ -346,7 +346,7 @@ def test_a_member_puts_so_many_questions_a_minute(asking: Asking) -> None:
 
 def test_a_refusal_keeps_its_code(asking: Asking) -> None:
     """From the coordinator to whoever asks at the plant."""
-    box = QuestionBox(MemoryLogs(SITE))
+    box = QuestionBox(SealedLogs(None, SITE))
     remote = RemoteServer(asking.job, box, 600, 2, patience=1.0)
     with ThreadPoolExecutor(1) as pool:
         waits = pool.submit(remote.ask, [], Ask("turbine", "forecast", 0, 3))

@@ -38,7 +38,7 @@ from counterflow.paper.server import TrainingServer
 from counterflow.paper.unit import TrainingUnit
 from counterflow.privacy import Ledger, ledger_path
 from counterflow.protocol import Moments, Request, StateGradients, Sufficient, decode, encode
-from counterflow.sealed_log import Entry, FileLogs, Row
+from counterflow.sealed_log import Entry, Row, SealedLogs
 
 PLANT = cf.random_plant(units=["boiler", "turbine"], outputs=3, rng=1)
 RECORDING = PLANT.simulate(60, rng=2)
@@ -243,7 +243,7 @@ def test_random_losses_change_nothing(case: str, tmp_path: Path) -> None:
     agree(run(tmp_path, job_of(case), lose_some), case)
 
 
-def no_commit(store: FileLogs, connection: Any) -> None:
+def no_commit(store: SealedLogs, connection: Any) -> None:
     """Death when all is written but the commit."""
     raise Killed
 
@@ -251,21 +251,21 @@ def no_commit(store: FileLogs, connection: Any) -> None:
 @contextmanager
 def dying(monkeypatch: pytest.MonkeyPatch, what: str, at: int, how: str) -> Iterator[None]:
     """Die when anybody's logs ``append`` or ``begin_anew`` for the ``at``-th time: before it, amid it or after it."""
-    real, count = getattr(FileLogs, what), 0
+    real, count = getattr(SealedLogs, what), 0
 
-    def deadly(logs: FileLogs, *given: Any) -> Any:
+    def deadly(logs: SealedLogs, *given: Any) -> Any:
         nonlocal count
         count += 1
         if count != at:
             return real(logs, *given)
         if how == "half":
-            patch.setattr(FileLogs, "_commit", no_commit)
+            patch.setattr(SealedLogs, "_commit", no_commit)
         if how != "before":
             real(logs, *given)
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(FileLogs, what, deadly)
+        patch.setattr(SealedLogs, what, deadly)
         yield
 
 
@@ -334,9 +334,9 @@ def test_what_is_on_the_disk_does_not_grow_with_the_rounds(tmp_path: Path, monke
         sizes = [0]
 
         def look(everybody: Federation, moment: str, unit: str, sizes: list[int] = sizes, job: Job = job) -> None:
-            places = [*tmp_path.glob(f"*/{job.id}/*.pieces")]
-            assert sum(place.stat().st_size for place in tmp_path.glob(f"*/{job.id}/*db*")) < 3_000_000
-            sizes.append(max((place.stat().st_size for place in places), default=0))
+            assert all(place.stat().st_size < 10 << 16 for place in tmp_path.glob(f"*/{job.id}/session.db"))
+            sessions = everybody.coordinator, *(everybody.plant(unit) for unit in everybody.units)
+            sizes.append(max(session._store.size("turns") for session in sessions))
 
         result = run(tmp_path, job, look).result
         assert len(result.records) == result.traffic.rounds == rounds
@@ -426,7 +426,7 @@ MOMENTS_SECRET = Job("secret", "sufficient", INPUTS, privacy=cf.Privacy(8.0, 1e-
 @contextmanager
 def dying_at_a_step(monkeypatch: pytest.MonkeyPatch, at: int, how: str) -> Iterator[list[str]]:
     """Die at the ``at``-th durable step of anybody: a row added to a log, or a charge; yields their names."""
-    append, reserve, settle, steps = FileLogs.append, Ledger.reserve, Ledger.settle, list[str]()
+    append, reserve, settle, steps = SealedLogs.append, Ledger.reserve, Ledger.settle, list[str]()
 
     def step(name: str, real: Any, *arguments: Any) -> Any:
         steps.append(name)
@@ -438,9 +438,8 @@ def dying_at_a_step(monkeypatch: pytest.MonkeyPatch, at: int, how: str) -> Itera
         return done
 
     with monkeypatch.context() as patch:
-        patch.setattr(
-            FileLogs, "append", lambda *a: append(*a) if a[1] == "entries" else step(f"{a[1]} {a[2].kind}", append, *a)
-        )
+        audited = lambda *a: append(*a) if a[1] == "entries" else step(f"{a[1]} {a[2].kind}", append, *a)  # noqa: E731
+        patch.setattr(SealedLogs, "append", audited)
         patch.setattr(Ledger, "reserve", lambda *a, **named: step("ledger reserved", partial(reserve, **named), *a))
         patch.setattr(Ledger, "settle", lambda *a: step(f"ledger {a[2]}", settle, *a))
         yield steps
@@ -535,9 +534,9 @@ def test_each_round_of_moments_is_charged_once_whenever_death_comes(
 @pytest.mark.parametrize("log", ["turns", "audit"])
 def test_a_plant_that_cannot_write_is_not_charged(log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However often a coordinator asks, in one job or in many."""
-    real = FileLogs.append
+    real = SealedLogs.append
 
-    def full(store: FileLogs, where: str, entry: Entry) -> Row:
+    def full(store: SealedLogs, where: str, entry: Entry) -> Row:
         if where == log and entry.kind in ("turn", "approved") and store.path.is_relative_to(tmp_path / "boiler"):
             with SITE.blaming(store.path):
                 raise OSError(errno.ENOSPC, "No space left on device")
@@ -546,7 +545,7 @@ def test_a_plant_that_cannot_write_is_not_charged(log: str, tmp_path: Path, monk
     for attempt in range(12):
         job = replace(SECRET, id=f"secret-{attempt // 4}")
         with monkeypatch.context() as patch, federation(tmp_path, job) as everybody:
-            patch.setattr(FileLogs, "append", full)
+            patch.setattr(SealedLogs, "append", full)
             for _ in range(2):
                 with pytest.raises(StorageError) as refused:
                     everybody.run()

@@ -21,13 +21,13 @@ from typing import Any
 
 from counterflow.errors import OptionError, StorageError
 from counterflow.privacy import Mark
-from counterflow.sealed_log import DatabaseSchema, Entry, FileLogs, Row, SealedLogs
+from counterflow.sealed_log import DatabaseSchema, Entry, Row, SealedLogs
 
 FILE = "site.db"
 SITE = DatabaseSchema(
     "store", 0x4346_5354, 2, {"audit": True, "questions": False},  # "CFST"
     restore="Find out how; then restore it from a backup with all files beside it",
-    give="give the folder of a site of Counterflow", former=("audit.jsonl",),
+    give="give the folder of a site of Counterflow",
 )  # fmt: skip
 LARGEST = 100_000  # characters of a record
 LOG = "audit"
@@ -80,7 +80,7 @@ class Audit:
     def __init__(
         self, store: SealedLogs | str | Path, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     ) -> None:
-        self._store = FileLogs(store, SITE) if isinstance(store, (str, Path)) else store
+        self._store = SealedLogs(store, SITE) if isinstance(store, (str, Path)) else store
         self._clock = clock
         self._known, self._in_turn = _Known(), False
         try:
@@ -198,7 +198,7 @@ def verify(path: str | Path) -> Checked:
         raise StorageError(f"the audit log {str(path)!r} cannot be read: there is none.")
     good = 0
     try:
-        with FileLogs(path, SITE, make=False) as store:
+        with SealedLogs(path, SITE, make=False) as store:
             for row in store.rows(LOG):
                 good = row.number
     except StorageError as error:

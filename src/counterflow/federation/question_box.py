@@ -17,7 +17,7 @@ from counterflow.control import Law
 from counterflow.control.laws import law_from_json, law_json
 from counterflow.errors import StorageError
 from counterflow.federation.audit import SITE
-from counterflow.sealed_log import Entry, FileLogs, Row, SealedLogs
+from counterflow.sealed_log import Entry, Row, SealedLogs
 
 LOG = "questions"
 LARGEST = 256 << 20  # bytes of a question, or of an answer
@@ -35,8 +35,8 @@ class QuestionBox:
 
     Examples
     --------
-    >>> from counterflow.sealed_log import MemoryLogs
-    >>> box = QuestionBox(MemoryLogs(SITE))
+    >>> from counterflow.sealed_log import SealedLogs
+    >>> box = QuestionBox(SealedLogs(None, SITE))
     >>> question = box.put([b"what if"])
     >>> box.waiting() == [question], box.read(question)[1]
     (True, [b'what if'])
@@ -46,7 +46,7 @@ class QuestionBox:
     """
 
     def __init__(self, store: SealedLogs | Path) -> None:
-        self._store = FileLogs(store, SITE) if isinstance(store, Path) else store
+        self._store = SealedLogs(store, SITE) if isinstance(store, Path) else store
         self._version: object = None
         self._read: list[Row] = []
 

@@ -15,7 +15,7 @@ from counterflow.errors import ProtocolError, StorageError
 from counterflow.federation import checkpoint
 from counterflow.federation.job import Job
 from counterflow.protocol import Message, decode
-from counterflow.sealed_log import DatabaseSchema, Entry, FileLogs, SealedLogs
+from counterflow.sealed_log import DatabaseSchema, Entry, SealedLogs
 from counterflow.threads import one_blas_thread
 
 LOG = "turns"
@@ -25,7 +25,7 @@ SESSION = DatabaseSchema(
     restore="Find out how; then restore it from a backup with all files beside it, or start the job again",
     give="give the folder of a site of Counterflow",
     upgrade="use the version that made it, or finish the job there and start it again here",
-    former=("coordinator.journal", "plant.journal"),
+    page=1 << 16,
 )  # fmt: skip
 _SAME = 1e-6  # relative: rounding may differ from machine to machine, logs and models differ by more
 
@@ -48,7 +48,7 @@ class Session(ABC):
 
     @staticmethod
     def _store_in(folder: str | Path) -> SealedLogs:
-        return FileLogs(Path(folder) / FILE, SESSION, alone=True)
+        return SealedLogs(Path(folder) / FILE, SESSION, alone=True)
 
     def _replayed(self) -> Self:
         """Where it stopped."""

@@ -25,7 +25,7 @@ from counterflow.privacy import accounting
 from counterflow.privacy.accounting import Cost
 from counterflow.privacy.balance import RELEASED, RESERVED, SPENT, STATES, WITHDRAWN, Balance, Entry, Mark
 from counterflow.privacy.stretch import Piece, Placed, RowRange
-from counterflow.sealed_log import DatabaseSchema, FileLogs, MemoryLogs, Row, SealedLogs
+from counterflow.sealed_log import DatabaseSchema, Row, SealedLogs
 
 ROUNDING = 1e-9  # relative: the whole budget can be spent although its parts are rounded
 SUFFIX = ".ledger"
@@ -92,13 +92,13 @@ class Ledger:
         epsilon, delta, window : what the unit may spend over its life, for any ``window`` consecutive measurements.
         """
         place, begins = _place(path), sealed_log.Entry(_BUDGET, _budget(unit, epsilon, delta, window))
-        return cls(FileLogs.create(place, SCHEMA, _LOG, begins), place)
+        return cls(SealedLogs.create(place, SCHEMA, _LOG, begins), place)
 
     @classmethod
     def open(cls, path: str | Path, unit: str | None = None) -> Ledger:
         """An existing ledger, checked from the first entry to the last; ``unit`` refuses that of another unit."""
         place = _place(path)
-        ledger = cls(FileLogs(place, SCHEMA, make=False), place)
+        ledger = cls(SealedLogs(place, SCHEMA, make=False), place)
         if unit is not None and ledger.unit != unit:
             ledger.close()
             raise StorageError(
@@ -109,7 +109,7 @@ class Ledger:
     @classmethod
     def temporary(cls, unit: str, epsilon: float, delta: float, window: int = 1) -> Ledger:
         """A ledger in memory: it guards one run, and is gone afterwards."""
-        logs = MemoryLogs(SCHEMA)
+        logs = SealedLogs(None, SCHEMA)
         logs.append(_LOG, sealed_log.Entry(_BUDGET, _budget(unit, epsilon, delta, window)))
         return cls(logs, None)
 

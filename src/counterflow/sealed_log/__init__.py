@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from counterflow.sealed_log.file import FileLogs
-from counterflow.sealed_log.rows import Entry, MemoryLogs, Row, SealedLogs
+from counterflow.sealed_log.logs import Entry, Row, SealedLogs
 from counterflow.sealed_log.schema import DatabaseSchema
 
-__all__ = ["DatabaseSchema", "Entry", "FileLogs", "MemoryLogs", "Row", "SealedLogs"]
+__all__ = ["DatabaseSchema", "Entry", "Row", "SealedLogs"]

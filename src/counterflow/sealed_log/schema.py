@@ -5,9 +5,7 @@ The meaning of the rows is not known here: see whoever declares a ``DatabaseSche
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
 
 BUSY_SECONDS = 30.0  # how long to wait for another process that is writing
 SYNCHRONOUS = "FULL"  # a commit is on the disk when it returns
-COMPANIONS = ("-journal", "-wal", "-shm")  # files that SQLite keeps beside a database
 _COLUMNS = "(number INTEGER PRIMARY KEY, kind TEXT NOT NULL, content TEXT NOT NULL, seal BLOB NOT NULL)"
 _PIECES = "(place INTEGER PRIMARY KEY, data BLOB NOT NULL)"
 
@@ -52,7 +49,7 @@ class DatabaseSchema:
     restore : the remedy for a damaged file.
     give : the remedy for a file of another kind, or none.
     upgrade : the remedy for a file of another version.
-    former : files of version 0.1 beside it, which that version kept instead; they are refused with the remedy.
+    page : bytes that SQLite writes at once; large ones are faster for large pieces.
     """
 
     word: str
@@ -62,7 +59,7 @@ class DatabaseSchema:
     restore: str
     give: str
     upgrade: str = "use the version that made it"
-    former: tuple[str, ...] = ()
+    page: int = 4096
 
     @cached_property
     def statements(self) -> dict[str, str]:
@@ -85,21 +82,6 @@ class DatabaseSchema:
         if log not in self.logs:
             raise OptionError(f"a {self.word} has no log {log!r:.40}; there are {', '.join(self.logs)}")
         return log
-
-    def refuse_anew(self, log: str) -> None:
-        """OptionError for a log that is only ever added to."""
-        if self.logs[self.known(log)]:
-            raise OptionError(f"a {self.word}'s log {log!r} is only ever added to")
-
-    def refuse_former(self, folder: Path) -> None:
-        """StorageError where version 0.1 has left its own files."""
-        for name in self.former:
-            if os.path.lexists(folder / name):
-                raise StorageError(
-                    f"{str(folder)!r} holds {name!r}, which Counterflow 0.1 has written and this version does not "
-                    "read: finish or delete the job with version 0.1, move that file away, and start the job again.",
-                    code="format",
-                )
 
     def named(self, path: Path | None) -> str:
         """How errors call this file."""
@@ -162,17 +144,3 @@ class DatabaseSchema:
         if problems != ["ok"]:
             restore = self.restore[0].lower() + self.restore[1:]
             raise StorageError(f"{place} is damaged ({problems[0]}): {restore}.", code="damaged")
-
-
-def companions(path: Path) -> tuple[Path, ...]:
-    """Names of the files that SQLite may keep beside a database."""
-    return tuple(Path(f"{path}{tail}") for tail in COMPANIONS)
-
-
-def roll_back(connection: sqlite3.Connection) -> None:
-    """Give up the open transaction, if there still is one."""
-    import sqlite3
-
-    if connection.in_transaction:
-        with contextlib.suppress(sqlite3.Error):
-            connection.execute("ROLLBACK")

@@ -33,7 +33,7 @@ from counterflow.privacy.ledger import SCHEMA, Ledger, ledger_path
 from counterflow.privacy.noise import Source
 from counterflow.privacy.settings import Privacy
 from counterflow.privacy.stretch import RowRange
-from counterflow.sealed_log import FileLogs
+from counterflow.sealed_log import SealedLogs
 
 DELTA = 1e-6
 ENVIRONMENT = {
@@ -575,7 +575,7 @@ def test_a_log_that_moves_on_is_remembered_row_by_row(ledger: Ledger, path: Path
         entry = reserve(ledger, cost, f"{k:x}", RowRange.timed(y[k : k + 200], begins, 1.0))
         assert entry.cost.stop - entry.cost.start == 200
     assert ledger.spent == pytest.approx(total_epsilon([replace(cost, row_loss=2e-3)], DELTA), rel=1e-9)
-    with FileLogs(path, SCHEMA) as logs:
+    with SealedLogs(path, SCHEMA) as logs:
         assert sum(len(piece) for row in logs.rows("entries") for piece in row.pieces) <= 8 * 1100
 
 
@@ -593,7 +593,7 @@ def test_a_log_that_moves_on_is_remembered_row_by_row(ledger: Ledger, path: Path
     ],
 )
 def test_a_sealed_row_that_is_no_release_is_refused(used: Path, kind: str, change: dict[str, Any]) -> None:
-    with FileLogs(used, SCHEMA) as logs:
+    with SealedLogs(used, SCHEMA) as logs:
         *_, last = logs.rows("entries")
         logs.append("entries", sealed_log.Entry(kind, {**last.table, **change}))
     with pytest.raises(StorageError, match=r"boiler\.ledger' has been changed.*backup") as refused:
@@ -609,7 +609,7 @@ def test_a_sealed_row_that_is_no_release_is_refused(used: Path, kind: str, chang
 def test_a_budget_that_is_none_is_refused(path: Path, change: dict[str, Any]) -> None:
     good = {"unit": "boiler", "epsilon": 1.0, "delta": DELTA, "window": 1, "created": "2026-01-01T00:00:00+00:00"}
     begins = sealed_log.Entry("budget", {**good, "secret": "00" * 32, **change})
-    FileLogs.create(path, SCHEMA, "entries", begins).close()
+    SealedLogs.create(path, SCHEMA, "entries", begins).close()
     with pytest.raises(StorageError) as refused:
         Ledger.open(path)
     assert refused.value.code == "damaged"
@@ -651,7 +651,7 @@ TEMPLATE, HEAD = _template()
 
 def test_a_full_disk_is_no_release(ledger: Ledger) -> None:
     spend(ledger, claim(0.1))
-    assert isinstance(ledger._logs, FileLogs)
+    assert isinstance(ledger._logs, SealedLogs)
     connection = ledger._logs._connection
     assert connection is not None
     (pages,) = connection.execute("PRAGMA page_count").fetchone()

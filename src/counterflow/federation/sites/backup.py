@@ -28,8 +28,8 @@ from counterflow.federation.sites.plant_folder import PlantFolder
 from counterflow.files import write_whole
 from counterflow.privacy import Ledger
 from counterflow.privacy.ledger import SCHEMA as LEDGER
-from counterflow.sealed_log import FileLogs
-from counterflow.sealed_log.file import put_in_place
+from counterflow.sealed_log import SealedLogs
+from counterflow.sealed_log.logs import put_in_place
 
 FORMAT = 1
 _ABOUT, _AUDIT, _LEDGER = "backup.json", audits.FILE, "budget.ledger"
@@ -44,7 +44,7 @@ def backup(plant: PlantFolder, to: Path) -> dict[str, Any]:
     with plant.site.audit() as log, Ledger.open(_path(plant), plant.unit) as ledger:
         require_current(log, ledger)
         for name, path, schema in ((_AUDIT, plant.folder / _AUDIT, SITE), (_LEDGER, _path(plant), LEDGER)):
-            with FileLogs(path, schema, make=False) as logs:
+            with SealedLogs(path, schema, make=False) as logs:
                 books |= {f"{name}{tail}": data for tail, data in logs.copied().items()}
         about = {
             "format": FORMAT, "unit": plant.unit, "federation": plant.federation,
