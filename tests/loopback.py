@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 from counterflow.errors import CounterflowError, ProtocolError
 from counterflow.exchange.part import UnitPart
-from counterflow.exchange.registry import method_of
 from counterflow.exchange.task import UnitData
 from counterflow.federation import audit as audits
 from counterflow.federation.audit import Audit
@@ -56,7 +55,7 @@ class Federation:
     def coordinator(self) -> CoordinatorSession:
         """The coordinator's session, opened if it is not."""
         if self._coordinator is None:
-            self._coordinator = CoordinatorSession.open(self.folder / "coordinator" / self.job.id, self.job)
+            self._coordinator = CoordinatorSession(self.folder / "coordinator" / self.job.id, self.job)
         return self._coordinator
 
     def plant(self, unit: str) -> PlantSession:
@@ -67,7 +66,7 @@ class Federation:
             audit = Audit(home / audits.FILE)
             try:
                 guard = Guard(job, Description.of(own), self.policies[unit], audit)
-                session = PlantSession.open(home / job.id, unit, job, lambda: method_of(job).unit(job, own), guard)
+                session = PlantSession(home / job.id, guard, own)
             except BaseException:
                 audit.close()
                 raise

@@ -124,8 +124,7 @@ def federation(folder: Path, job: Job) -> Federation:
 
 def replies_to(plant: PlantSession, sequence: int) -> list[Outgoing]:
     """What was replied to one of the last messages, as the session keeps it."""
-    turn = plant._turns[sequence]
-    return plant._handed_out(turn.first, turn.replies)
+    return plant._handed_out(plant._turns[sequence])
 
 
 def in_process(case: str) -> cf.Fit:

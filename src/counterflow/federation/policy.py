@@ -47,10 +47,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
 
-from counterflow.errors import OptionError, StorageError
+from counterflow.errors import OptionError, ProtocolError, StorageError
 from counterflow.exchange.registry import FEDERATED, FROM_LOGS
-from counterflow.federation.job import FITS, QUESTIONS
+from counterflow.federation.job import FITS, QUESTIONS, Job
 from counterflow.printable import flaw
+from counterflow.protocol import Message, decode
 from counterflow.protocol.codec import SIZE_LIMIT
 
 LARGEST_FILE = 1 << 20
@@ -82,6 +83,19 @@ _TABLES: Mapping[str, tuple[str, ...]] = {  # keys that are called as the fields
     ),
     "controllers": ("react", "trials_per_day"),
 }  # fmt: skip
+
+
+def spoken(unit: str, data: bytes, job: Job, limit: int) -> Message:
+    """A message of the unit that has authenticated itself as ``unit``, if it is one that a unit may send in a job."""
+    message = decode(data, limit)
+    if message.unit != unit:
+        raise ProtocolError(
+            f"server: {job.label}: unit {unit!r} speaks as {message.unit[:100]!r}; a plant speaks for itself only"
+        )
+    kind = type(message).__name__
+    if kind not in SENT_BY_UNITS[job.method]:
+        raise ProtocolError(f"server: {job.label}: a unit does not send {kind}, got it of {unit!r}")
+    return message
 
 
 @dataclass(frozen=True)

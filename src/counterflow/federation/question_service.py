@@ -17,14 +17,14 @@ from counterflow.errors import CounterflowError, DataError, OptionError, Protoco
 from counterflow.federation.audit import Audit
 from counterflow.federation.controller_terms import ControllerTerms
 from counterflow.federation.job import QUESTIONS, Job
-from counterflow.federation.policy import SENT_BY_UNITS, Policy
+from counterflow.federation.policy import Policy, spoken
 from counterflow.federation.question_box import LARGEST
 from counterflow.federation.question_gate import PER_MINUTE, QuestionGate, QuestionRate
 from counterflow.federation.refusal import Numbered, refusal_of
 from counterflow.federation.rounds import MOST_STEPS, Carry, RemoteControllers, Rounds
 from counterflow.files import make_folder
 from counterflow.plant.units import MANIPULATED
-from counterflow.protocol import Ask, Change, Message, Openings, Terms, decode, encode
+from counterflow.protocol import Ask, Change, Message, Openings, Terms, encode
 from counterflow.protocol.questions import HELD, OPENINGS_LIMIT
 from counterflow.questions.answering import Server
 from counterflow.questions.registry import question
@@ -86,7 +86,7 @@ class QuestionService:
     def _answered(self, unit: str, asked: list[bytes]) -> list[Message]:
         try:
             self._rate.count(unit)
-            read = [self._decoded(unit, data) for data in asked]
+            read = [spoken(unit, data, self._job, LARGEST) for data in asked]
             if isinstance(read[0], Terms) and len(read) == 1:
                 self._agree(unit, read[0])
                 return [read[0]]  # said back: now the plant knows that it was heard
@@ -167,16 +167,6 @@ class QuestionService:
         left = self._patient_until - time.monotonic()
         if left > 0:
             self._told.wait_for(lambda: needed <= set(self._policies), left)
-
-    def _decoded(self, unit: str, data: bytes) -> Message:
-        message = decode(data, LARGEST)
-        if message.unit != unit:
-            raise ProtocolError(
-                f"server: unit {unit!r} speaks as {message.unit[:100]!r}; a plant speaks for itself only"
-            )
-        if type(message).__name__ not in SENT_BY_UNITS[QUESTIONS]:
-            raise ProtocolError(f"server: unit {unit!r} sends {type(message).__name__}, which is no part of a question")
-        return message
 
     # ---- who may ask whom
 

@@ -1,33 +1,32 @@
-"""What both sessions share: messages on their way, their numbers, and replies that are computed again."""
+"""What both sessions share: a store that is replayed when it is opened, places of messages, turns of a machine."""
 
 from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, Generic, NamedTuple, NoReturn, Self
 
 import numpy as np
 
-from counterflow.errors import ProtocolError, StorageError
+from counterflow.errors import CounterflowError, DataError, ProtocolError, StorageError
 from counterflow.federation import checkpoint
+from counterflow.federation.checkpoint import State
 from counterflow.federation.job import Job
-from counterflow.protocol import Message, decode
-from counterflow.sealed_log import DatabaseSchema, Entry, SealedLogs
+from counterflow.protocol import Message
+from counterflow.sealed_log import DatabaseSchema, Entry, Row, SealedLogs
 from counterflow.threads import one_blas_thread
 
 LOG = "turns"
 FILE = "session.db"
 SESSION = DatabaseSchema(
-    "store", 0x4346_5354, 2, {LOG: False},  # "CFST"
+    "store", 0x4346_5354, 3, {LOG: False},  # "CFST"
     restore="Find out how; then restore it from a backup with all files beside it, or start the job again",
     give="give the folder of a site of Counterflow",
     upgrade="use the version that made it, or finish the job there and start it again here",
     page=1 << 16,
 )  # fmt: skip
-_SAME = 1e-6  # relative: rounding may differ from machine to machine, logs and models differ by more
 
 
 class Outgoing(NamedTuple):
@@ -38,43 +37,95 @@ class Outgoing(NamedTuple):
     data: bytes
 
 
-class Session(ABC):
-    """What both sessions share: a store of their own, opened and closed; a context manager."""
+class Session(ABC, Generic[State]):
+    """One job at one site, which goes on where it was: its store holds an opening, perhaps a snapshot, then turns."""
 
-    def __init__(self, store: SealedLogs, job: Job) -> None:
-        self._store, self.job = store, job
+    whose: str  # how errors begin
+
+    def __init__(self, folder: str | Path, job: Job, state: State) -> None:
+        self.job = job
+        self.state: State = state
         self._snapshot = 0  # bytes that the log had when it last began anew
         self._lock = threading.RLock()
+        self._store = SealedLogs(Path(folder) / FILE, SESSION, alone=True)
 
-    @staticmethod
-    def _store_in(folder: str | Path) -> SealedLogs:
-        return SealedLogs(Path(folder) / FILE, SESSION, alone=True)
-
-    def _replayed(self) -> Self:
-        """Where it stopped."""
+    def _replay(self, opening: Entry) -> None:
+        """Go on where it stopped, or begin with ``opening``."""
         try:
-            with one_blas_thread(), np.errstate(all="ignore"):
-                self._replay()
+            rows = self._store.rows(LOG)
+            first = next(rows, None)
+            if first is None:
+                first = self._store.append(LOG, opening)
+            told = first.table
+            if first.kind != "opening" or any(told.get(name) != opening.table[name] for name in ("unit", "job")):
+                raise StorageError(f"{self._store.name} is not that of {self.whose} as it is now: give its own folder.")
+            self._begun(first)
+            for row in rows:
+                try:
+                    if row.kind == "snapshot":
+                        self._restore(row.table, list(row.pieces))
+                        self._snapshot = self._store.size(LOG)
+                    else:
+                        self._take_up(row)
+                except CounterflowError:
+                    raise
+                except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+                    raise StorageError(
+                        f"{self._store.name} holds a record that no session has written: start the job again.",
+                        code="damaged",
+                    ) from error
         except BaseException:
             self.close()
             raise
-        return self
 
     @abstractmethod
-    def _replay(self) -> None:
-        """Compute the state anew from what is kept."""
+    def _begun(self, opening: Row) -> None:
+        """Take in the first row."""
 
-    def _is_long(self) -> bool:
-        return checkpoint.is_due(self._store.size(LOG), self._snapshot)
+    @abstractmethod
+    def _restore(self, table: dict[str, Any], pieces: list[bytes]) -> None:
+        """Take in a snapshot."""
 
-    def _begin_with(self, *entries: Entry) -> None:
-        """Let the log begin anew. If there is no room for it, the old log serves until it has grown again."""
+    @abstractmethod
+    def _take_up(self, row: Row) -> None:
+        """Take in any other row; errors of its form are the store's."""
+
+    def _step(
+        self, step: Callable[[State, Message], tuple[State, tuple[Message, ...]]], message: Message
+    ) -> tuple[State, tuple[Message, ...]]:
+        """A turn of the machine. Numbers beyond all measure end as ones that no message may hold."""
         try:
-            self._store.begin_anew(LOG, entries)
+            with one_blas_thread(), np.errstate(all="ignore"):
+                return step(self.state, message)
+        except np.linalg.LinAlgError as error:
+            raise DataError(
+                f"{self.whose}: the numbers are beyond double precision ({error}); look for absurd values in the logs"
+            ) from error
+
+    def _changed(self, how: object) -> NoReturn:
+        raise StorageError(
+            f"{self.whose} cannot go on, because what it is computed from has changed since it began ({how}): restore "
+            "log, model and software as they were, or start a new job."
+        )
+
+    def _begin_anew_if_due(self, opening: Entry, snapshot: Callable[[], Entry]) -> None:
+        """Put a snapshot in the place of all rows of a job that is over, or whose log has grown long.
+
+        If there is no room for it, the old log serves until it has grown again.
+        """
+        if not self.finished and not checkpoint.is_due(self._store.size(LOG), self._snapshot):
+            return
+        try:
+            self._store.begin_anew(LOG, [opening, snapshot()])
         except StorageError as error:
             if error.code != "full":
                 raise
         self._snapshot = self._store.size(LOG)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the job is over here."""
+        return self.state.finished
 
     def close(self) -> None:
         """Let go of the folder. Nothing is lost without it."""
@@ -87,46 +138,10 @@ class Session(ABC):
         self.close()
 
 
-def strange(where: str) -> StorageError:
-    """The error of a row that is sealed, and yet not what a session writes."""
-    return StorageError(f"{where} holds a record that no session has written: start the job again.", code="damaged")
-
-
-@contextmanager
-def blaming(where: str) -> Iterator[None]:
-    """A table that has not the form it should have is the store's fault."""
-    try:
-        yield
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise strange(where) from error
-
-
-def first_difference(messages: Sequence[Message], kept: Sequence[bytes]) -> str:
-    """How replies that were computed again differ from those that were kept; empty if only by rounding."""
-    if len(messages) != len(kept):
-        return f"{len(messages)} replies instead of {len(kept)}"
-    for message, data in zip(messages, kept, strict=True):
-        try:
-            before = decode(data)
-        except ProtocolError as error:
-            return str(error)
-        if type(before) is not type(message):
-            return f"{type(message).__name__} instead of {type(before).__name__}"
-        for name, was in before.__dict__.items():
-            now = getattr(message, name)
-            if isinstance(was, (np.ndarray, float)):
-                if np.shape(was) != np.shape(now):
-                    return f"{type(message).__name__}, field {name!r} has another shape"
-                size = float(np.abs(was).max(initial=0.0)) if isinstance(was, np.ndarray) else abs(was)
-                if not np.allclose(now, was, rtol=_SAME, atol=_SAME * size + 1e-300):
-                    return f"{type(message).__name__}, field {name!r} has other values"
-            elif was != now:
-                return f"{type(message).__name__}, field {name!r} is {now!r:.40} instead of {was!r:.40}"
-    return ""
-
-
-def checked_sequence(sequence: object, where: str) -> int:
-    """A place in a sequence of messages, or a ProtocolError."""
+def require_turn(sequence: object, due: int, whose: str) -> bool:
+    """Whether a message is due; False: it came before; ProtocolError: it comes before its turn."""
     if type(sequence) is not int or not 0 <= sequence < 1 << 53:
-        raise ProtocolError(f"{where}: a message's sequence is a whole number of at least 0, got {sequence!r:.40}")
-    return sequence
+        raise ProtocolError(f"{whose}: a message's sequence is a whole number of at least 0, got {sequence!r:.40}")
+    if sequence > due:
+        raise ProtocolError(f"{whose}: got message {sequence}, message {due} is due")
+    return sequence == due

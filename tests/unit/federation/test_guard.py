@@ -543,7 +543,7 @@ def test_fuzz_decode(data: bytes) -> None:
 
 def test_fuzz_coordinator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.fsync", lambda handle: None)
-    with CoordinatorSession.open(tmp_path, Job("fuzz", "sufficient", INPUTS)) as session:
+    with CoordinatorSession(tmp_path, Job("fuzz", "sufficient", INPUTS)) as session:
 
         @FUZZ
         @given(HOSTILE, st.sampled_from(["boiler", "turbine", "other", ""]), st.one_of(st.integers(-1, 3), st.none()))

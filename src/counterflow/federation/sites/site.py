@@ -24,7 +24,6 @@ from typing import Any, TypeVar
 
 from counterflow.errors import CounterflowError, PrivacyError, StorageError
 from counterflow.exchange.controllers import UnitControllers
-from counterflow.exchange.registry import method_of
 from counterflow.exchange.task import UnitData
 from counterflow.federation import audit, job_gate
 from counterflow.federation.asking import PlantView
@@ -161,13 +160,7 @@ class PlantSite:
         def keep(session: PlantSession) -> None:
             save_unit(self.home, job, own, session.state, session.losses)
 
-        def opened() -> PlantSession:
-            return PlantSession.open(
-                self.home / "sessions" / job.id, self.unit, job, lambda: method_of(job).unit(job, own), guard,
-                keep,
-            )  # fmt: skip
-
-        return _handed_over(opened)
+        return _handed_over(lambda: PlantSession(self.home / "sessions" / job.id, guard, own, keep))
 
 
 @dataclass(frozen=True)
@@ -178,7 +171,7 @@ class CoordinatorSite:
 
     def session(self, job: Job) -> CoordinatorSession:
         """The session of one job, where it stopped."""
-        return _handed_over(lambda: CoordinatorSession.open(self.home / "sessions" / job.id, job))
+        return _handed_over(lambda: CoordinatorSession(self.home / "sessions" / job.id, job))
 
     def audit(self) -> Audit:
         """The log of what was asked."""
