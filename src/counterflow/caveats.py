@@ -46,11 +46,7 @@ _FAILED_CHECK = re.compile(r"check-[a-z0-9-]+-fail")
 
 
 def weight_of(code: str) -> Weight:
-    """How much a caveat of this code weighs; one that is not listed here, such as of a newer version, asks for caution.
-
-    >>> weight_of("check-whiteness-fail"), weight_of("check-feedback-caution"), weight_of("model-form")
-    ('fails', 'caution', 'choice')
-    """
+    """How much a caveat of this code weighs; one that is not known here, such as of a newer version: caution."""
     if code in _FAILING or _FAILED_CHECK.fullmatch(code):
         return FAILS
     return CHOICE if code in _CHOSEN else CAUTION
@@ -119,11 +115,7 @@ class Caveat:
 
 
 def scope_of(units: Iterable[str]) -> str:
-    """Several units as a scope, each once: their names hold no slash.
-
-    >>> scope_of(["boiler", "turbine", "boiler"]), units_of("boiler/turbine"), units_of("")
-    ('boiler/turbine', ('boiler', 'turbine'), ())
-    """
+    """Several units as a scope, each once: their names hold no slash."""
     return "/".join(dict.fromkeys(units))
 
 
@@ -138,12 +130,7 @@ def distinct(caveats: Iterable[Caveat]) -> tuple[Caveat, ...]:
 
 
 def by_weight(caveats: Iterable[Caveat]) -> tuple[Caveat, ...]:
-    """Each caveat once, the heaviest first; those of one weight in the order in which they first came.
-
-    >>> notes = [Caveat("model-form", "", "linear"), Caveat("not-converged", "", "the fit is not there yet")]
-    >>> [caveat.code for caveat in by_weight(notes)]
-    ['not-converged', 'model-form']
-    """
+    """Each caveat once, the heaviest first; those of one weight in the order in which they first came."""
     return tuple(sorted(distinct(caveats), key=lambda caveat: ORDER.index(caveat.weight)))
 
 
@@ -153,11 +140,7 @@ def weighing(caveats: Iterable[Caveat]) -> tuple[Caveat, ...]:
 
 
 def verdict_of(caveats: Iterable[Caveat]) -> Verdict:
-    """The heaviest of all that speaks against an answer; "clear" if nothing does.
-
-    >>> verdict_of([Caveat("model-form", "", "linear")]), verdict_of([Caveat("not-converged", "", "not there yet")])
-    ('clear', 'fails')
-    """
+    """The heaviest of all that speaks against an answer; "clear" if nothing does."""
     found = weighing(caveats)
     return CLEAR if not found else FAILS if found[0].weight == FAILS else CAUTION
 

@@ -39,12 +39,7 @@ def blaming(path: Path, remedy: str = "Choose another place.") -> Iterator[None]
 
 
 def write_whole(path: Path, data: bytes, *, durable: bool = False) -> None:
-    """Put a file in its place when all of it is written; until then what was there stays.
-
-    Parameters
-    ----------
-    durable : it is on the disk when this returns, its name included.
-    """
+    """Put a file in its place when all is written; until then what was there stays. ``durable``: it is on disk."""
     with blaming(path):
         draft = draft_of(path)
         try:

@@ -29,13 +29,6 @@ def as_polars(frame: Any) -> polars.DataFrame:
 
     An index that has a name, or that holds times, becomes the first column, called "time" if it has no name; an index
     that only counts rows is left out. Columns of several levels are called by their levels with "." between them.
-
-    Examples
-    --------
-    >>> import pandas
-    >>> index = pandas.date_range("2024-05-01 06:00", periods=2, freq="min", tz="Europe/Berlin")
-    >>> as_polars(pandas.DataFrame({"flow": [1.5, None]}, index)).rows()[1]
-    (datetime.datetime(2024, 5, 1, 6, 1, tzinfo=zoneinfo.ZoneInfo(key='Europe/Berlin')), None)
     """
     import polars
 
@@ -99,14 +92,7 @@ def has_frame(value: object) -> bool:
 
 
 def columns_of(value: Any) -> Any:
-    """A DataFrame as {column: array}, without columns of times, wherever it stands in mappings; all else as it is.
-
-    Examples
-    --------
-    >>> import polars
-    >>> columns_of({"boiler": polars.DataFrame({"valve": [0.1, 0.2]})})
-    {'boiler': {'valve': array([0.1, 0.2])}}
-    """
+    """A DataFrame as {column: array}, without columns of times, wherever it stands in mappings; all else as it is."""
     if isinstance(value, Mapping):
         return {name: columns_of(each) for name, each in value.items()}
     if not is_frame(value):
@@ -119,12 +105,6 @@ def as_pandas(frame: polars.DataFrame, index: str | Sequence[str] = ()) -> panda
     """A pandas DataFrame of one of polars, without pyarrow; columns `index` become its index, if they are there.
 
     Times keep their zone; null is NaN, NaT or None.
-
-    Examples
-    --------
-    >>> import polars
-    >>> as_pandas(polars.DataFrame({"row": [3, 4], "flow": [1.5, None]}), "row")["flow"].tolist()
-    [1.5, nan]
     """
     try:
         import pandas
@@ -153,10 +133,6 @@ def as_csv(frame: polars.DataFrame) -> bytes:
     """A table as CSV: what is not a number is empty, and no spreadsheet takes a name for a formula.
 
     Times are in ISO 8601, with their offset from UTC where the zone is known.
-
-    >>> import polars
-    >>> as_csv(polars.DataFrame({"=a": ["@sum(1)", "-x"], "b": [-1.0, float("nan")]}))
-    b"'=a,b\\n'@sum(1),-1.0\\n'-x,\\n"
     """
     import polars.selectors
 

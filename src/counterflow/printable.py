@@ -25,11 +25,7 @@ def _is_seen(character: str) -> bool:
 
 
 def flaw(text: str, longest: int = NAME) -> str:
-    """What keeps ``text`` from being printable and at most ``longest`` characters long; "" if nothing does.
-
-    >>> flaw("drum pressure"), flaw("0.5 µS/cm"), flaw("key:\\x1b[1A"), flaw("a" * 300)
-    ('', '', 'holds a character that does not print: U+001B', 'has 300 characters, 200 are allowed')
-    """
+    """What keeps ``text`` from being printable and at most ``longest`` characters long; "" if nothing does."""
     if len(text) > longest:
         return f"has {len(text)} characters, {longest} are allowed"
     if text.isascii() and text.isprintable():
@@ -58,11 +54,7 @@ def checked(
 
 
 def shown(text: object, longest: int = NOTE) -> str:
-    """Any text in one line of at most ``longest`` characters: what does not print is written as an escape.
-
-    >>> shown("valve\\x1b[2K\\nkey: forged"), shown("x" * 9, 8)
-    ('valve\\\\x1b[2K\\\\nkey: forged', 'xxxxx...')
-    """
+    """Any text in one line of at most ``longest`` characters: what does not print is written as an escape."""
     cut = str(text)[: longest + 1]
     if not (cut.isascii() and cut.isprintable()):
         cut = "".join(character if _is_seen(character) else ascii(character)[1:-1] for character in cut)

@@ -28,14 +28,7 @@ def run_seed(rng: object) -> int:
 
 
 def stream(seed: int, purpose: str, *names: str) -> np.random.Generator:
-    """The generator for one purpose and one unit (or pair of units) of a run.
-
-    Examples
-    --------
-    >>> one, same, other = (stream(7, "noise", name).random() for name in ("boiler", "boiler", "turbine"))
-    >>> one == same, one == other
-    (True, False)
-    """
+    """The generator for one purpose and one unit (or pair of units) of a run."""
     digest = hashlib.sha256("\0".join((purpose, *names)).encode()).digest()
     words = tuple(int.from_bytes(digest[k : k + 4], "little") for k in range(0, len(digest), 4))
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=words)))

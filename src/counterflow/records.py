@@ -69,18 +69,10 @@ def hints(kind: type, kinds: Kinds = MappingProxyType({})) -> dict[str, Any]:
 def describe(
     value: Any, kinds: Kinds = MappingProxyType({}), *, finite: bool = True, only: Collection[str] | None = None
 ) -> tuple[dict[str, Any], dict[str, Array]]:
-    """A dataclass in plain JSON types, and its arrays by their paths.
+    """A dataclass in plain JSON types, and its arrays by path; StorageError if a value is not what its hint says.
 
-    Parameters
-    ----------
-    kinds : classes that stand where a hint does not name them, see ``kinds_of``.
-    finite : refuse NaN and infinity but in fields declared with ``metadata={"missing": True}``.
-    only : names of the fields to write, all by default.
-
-    Raises
-    ------
-    StorageError
-        If a value is not finite, or not what its hint says.
+    ``kinds``: classes that stand where a hint does not name them. ``finite``: refuse NaN and infinity but in fields
+    declared with ``metadata={"missing": True}``. ``only``: the fields to write, all by default.
     """
     writer = _Writer(kinds, finite)
     return writer.content(value, "", only), writer.arrays
@@ -92,17 +84,7 @@ def restore(
 ) -> T:  # fmt: skip
     """The dataclass that ``describe`` has written; with ``only``, a copy of ``onto`` with these fields as written.
 
-    Raises
-    ------
-    StorageError
-        If the description is anything but one of this class; the text begins with the path inside.
-
-    Examples
-    --------
-    >>> from counterflow.plant import OperatingPoint
-    >>> described, arrays = describe(OperatingPoint(np.array([10.0])))
-    >>> described, restore(OperatingPoint, described, arrays).input_level.tolist()
-    ({'input_level': 'array', 'same_row': False}, [10.0])
+    StorageError if the description is anything but one of this class; the text begins with the path inside.
     """
     reader = _Reader(kinds, finite, dict(arrays))
     found: T = reader.content(kind, described, "", 0, only, onto)
@@ -420,12 +402,9 @@ def _no_constant(text: str) -> NoReturn:
 
 
 def take_arrays(data: bytes, start: int, layout: Mapping[str, tuple[str, tuple[int, ...]]]) -> dict[str, Array]:
-    """Arrays that stand one after the other in ``data`` and fill it: by name, (numpy's type, shape).
+    """Arrays that stand one after the other in ``data`` and fill it: by name, (numpy's type, shape). Nothing is copied.
 
-    Raises
-    ------
-    ValueError
-        If a shape is impossible, or if there are more or fewer bytes than are announced. Nothing is copied.
+    ValueError if a shape is impossible, or if there are more or fewer bytes than are announced.
     """
     total = 0
     for name, (kind, shape) in layout.items():

@@ -23,32 +23,10 @@ _GROWTH = 1e4  # powers of F may not exceed this norm inside a block, so that no
 
 
 def linear_recurrence(F: FloatArray, f: FloatArray, start: FloatArray) -> FloatArray:
-    """Return every x[k] of x[k] = F x[k-1] + f[k], with x[-1] = start.
+    """Every x[k] (n, P) of x[k] = F x[k-1] + f[k], from F (P, P), stable or not, f (n, P) and x[-1] = start (P,).
 
-    Parameters
-    ----------
-    F : (P, P) array
-        Transition matrix; it may be unstable.
-    f : (n, P) array
-        What is added in each row.
-    start : (P,) array
-        The value before the first row.
-
-    Returns
-    -------
-    (n, P) array
-        Row 0 is ``F @ start + f[0]``. Agrees with the plain loop to rounding. A row depends on no later row of `f`,
-        not even in its last bit. If the values overflow or `f` is not finite, so is the result from that row on.
-
-    Notes
-    -----
-    Cost O(n P · max(P, 96)) in matrix products, memory O(n P).
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> linear_recurrence(np.array([[0.5]]), np.ones((3, 1)), np.array([2.0])).ravel().tolist()
-    [2.0, 2.0, 2.0]
+    Row 0 is ``F @ start + f[0]``. Agrees with the plain loop to rounding. A row depends on no later row of f, not even
+    in its last bit; if values overflow or f is not finite, so is the result from that row on. O(n P max(P, 96)).
     """
     F = np.ascontiguousarray(F, dtype=np.float64)
     f = np.ascontiguousarray(f, dtype=np.float64)

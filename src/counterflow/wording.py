@@ -19,11 +19,7 @@ def decimals(mean: float, half_width: float | None = None) -> int:
 
 
 def number(value: float, digits: int | None = None, sign: bool = False) -> str:
-    """A number with so many digits after the point, or with three that count.
-
-    >>> number(1234.5), number(0.031234), number(2.0, 1, sign=True), number(1.5e9)
-    ('1234', '0.0312', '+2.0', '1.5e+09')
-    """
+    """A number with so many digits after the point, or with three that count."""
     if not math.isfinite(value):
         return "–"
     plus = "+" if sign else ""
@@ -57,11 +53,7 @@ def percent(level: float) -> str:
 
 
 def share(value: float, digits: int | None = None) -> str:
-    """A share of one, in per cent: what is off by more than all of it is not told as a number.
-
-    >>> share(0.0312), share(0.5, 0), share(7.4)
-    ('3.12 %', '50 %', 'over 100 %')
-    """
+    """A share of one, in per cent: what is off by more than all of it is not told as a number."""
     if not math.isfinite(value):
         return "–"
     return "over 100 %" if value > 1 else f"{number(100 * value, digits)} %"
@@ -74,11 +66,7 @@ def span(steps: int, dt: float) -> str:
 
 
 def rows(start: int, stop: int, dt: float) -> str:
-    """Rows start to stop - 1, with the times they stand for where those are other numbers.
-
-    >>> rows(3, 10, 1.0), rows(3, 4, 60.0), rows(4, 8, 900.0)
-    ('rows 3 to 9', 'row 3', 'rows 4 to 7 (60 min to 105 min from the first)')
-    """
+    """Rows start to stop - 1, with the times they stand for where those are other numbers."""
     last = stop - 1
     text = f"row {start}" if start == last else f"rows {start} to {last}"
     if dt in (1.0, 60.0, 3600.0, 86400.0):
@@ -88,11 +76,7 @@ def rows(start: int, stop: int, dt: float) -> str:
 
 
 def clock(seconds: float) -> str:
-    """A time in the largest unit of which there are at least two.
-
-    >>> clock(90), clock(600), clock(7200), clock(0.25)
-    ('90 s', '10 min', '2 h', '0.25 s')
-    """
+    """A time in the largest unit of which there are at least two."""
     for size, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
         if seconds >= 2 * size:
             return f"{seconds / size:.4g} {unit}"
@@ -100,21 +84,13 @@ def clock(seconds: float) -> str:
 
 
 def about(seconds: float) -> str:
-    """A time that is not known exactly.
-
-    >>> about(33.37), about(4000.0)
-    ('about 33 s', 'about 67 min')
-    """
+    """A time that is not known exactly."""
     size = next((size for size in (86400.0, 3600.0, 60.0) if seconds >= 2 * size), 1.0)
     return f"about {clock(size * float(f'{seconds / size:.2g}'))}"
 
 
 def moment(iso: str) -> str:
-    """A time in ISO 8601 with its zone, to the minute.
-
-    >>> moment("2026-03-01T10:30:00+01:00")
-    '2026-03-01 09:30 UTC'
-    """
+    """A time in ISO 8601 with its zone, to the minute."""
     return f"{datetime.fromisoformat(iso).astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 

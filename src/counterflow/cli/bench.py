@@ -99,8 +99,4 @@ def _took(do: Callable[[], object]) -> float:
 
 
 def _seconds(value: float) -> str:
-    """
-    >>> _seconds(2.5), _seconds(0.0123), _seconds(0.00004)
-    ('2.50 s', '12.3 ms', '0.0400 ms')
-    """
     return f"{wording.number(value)} s" if value >= 1 else f"{wording.number(1000 * value)} ms"

@@ -32,11 +32,7 @@ def optional(table: Mapping[str, tuple[Any, str]]) -> dict[str, tuple[Any, None]
 
 
 def known_edges(edge: Sequence[str] | None, forbid: Sequence[str] | None) -> dict[str, list[list[str]]]:
-    """``--edge boiler:turbine --forbid turbine:boiler`` as options of a fit; what is not given is left out.
-
-    >>> known_edges(["boiler:turbine"], None)
-    {'edges': [['boiler', 'turbine']]}
-    """
+    """``--edge boiler:turbine --forbid turbine:boiler`` as options of a fit; what is not given is left out."""
     found: dict[str, list[list[str]]] = {}
     for option, name, given in (("--edge", "edges", edge), ("--forbid", "forbidden", forbid)):
         for text in given or ():

@@ -171,10 +171,6 @@ def mechanism(epsilon: float, delta: float, window: int, releases: int) -> dict[
     ``noise_per_clip``: standard deviation of the noise in radii of clipping. ``caught``: how often an attack that
     raises FALSE_ALARMS false alarms finds the true one of two records that differ in a window. ``guessed``: how often a
     guess between the two is right.
-
-    >>> row = mechanism(1.0, 1e-5, window=4, releases=1)
-    >>> round(row["multiplier"], 4), round(row["noise_per_clip"], 3), round(row["caught"], 3)
-    (3.7306, 14.923, 0.084)
     """
     from scipy.special import ndtr, ndtri
 
@@ -197,19 +193,6 @@ def expected_errors(task: Task, settings: Sequence[Privacy | None], release: Rel
     rows that are followed, and compared with the true ones. The radius of clipping, which units find under noise, is
     one draw: where rows are few and epsilon is small, another would do. What clipping does to the estimate is not in
     it, but for logs.
-
-    Examples
-    --------
-    >>> from counterflow.plant import random_plant
-    >>> plant = random_plant(units=2, outputs=2, rng=0)
-    >>> task = Task(plant, plant.locals(), excitation.white(plant, 1500, 1), memory=15)
-    >>> settings = [None, Privacy(epsilon=1.0, delta=1e-6, seed=0)]
-    >>> (bare, by_rows), (_, by_moments) = (expected_errors(task, settings, each) for each in ("rows", "moments"))
-    >>> bool(bare.error < by_moments.error < by_rows.error)
-    True
-    >>> from_logs, _ = expected_errors(task, settings, "logs")
-    >>> from_logs.error < 0.3
-    True
     """
     recording = task.plant.simulate(task.rows - 1, rng=_SEED, inputs=dict(task.inputs))
     way = {"rows": _by_rows, "moments": _by_moments, "logs": _from_logs}[release or task.release]
@@ -302,11 +285,7 @@ def _responses(plant: Plant, effect: str, rows: int) -> FloatArray:
 
 
 def needed_rows(rows: int, error: float, without_noise: float) -> int | None:
-    """Rows for ``WANTED_ERROR``: what noise of privacy adds to squared errors falls as 1/T², the rest as 1/T.
-
-    >>> needed_rows(1000, 0.2, 0.2), needed_rows(1000, 0.2, 0.0)
-    (4000, 2000)
-    """
+    """Rows for ``WANTED_ERROR``: what noise of privacy adds to squared errors falls as 1/T², the rest as 1/T."""
     if not math.isfinite(error):
         return None
     rest, added = without_noise**2 * rows, max(error**2 - without_noise**2, 0.0) * rows**2

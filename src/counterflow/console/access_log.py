@@ -23,22 +23,7 @@ def usual_place(model: Path) -> Path:
 
 
 class AccessLog:
-    """Writes visits down.
-
-    Parameters
-    ----------
-    path : the file; made if it is not there, and read by its owner only.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> place = Path(tempfile.mkdtemp()) / "access.jsonl"
-    >>> log = AccessLog(place)
-    >>> log.note(Visit(0.0, "10.0.0.7", "3f9a01c4", "unit:boiler", "POST", "/api/seats/{seat}/effect", 200, "", 0.0125))
-    >>> log.close()
-    >>> print(place.read_text("utf-8").partition(', "who"')[0])
-    {"time": "1970-01-01T00:00:00.000+00:00", "address": "10.0.0.7"
-    """
+    """Writes visits down."""
 
     def __init__(self, path: Path, largest: int = BYTES, kept: int = FILES) -> None:
         self._path, self._largest, self._kept = path.absolute(), largest, kept

@@ -32,28 +32,14 @@ class Refused(Exception):
 
 
 def problem(code: str, message: str, status: int, kind: str | None = None) -> dict[str, Any]:
-    """An error as the console tells it; ``kind``, unless given, is the code in capitals.
-
-    Examples
-    --------
-    >>> problem("wrong-host", "ask elsewhere", 421)["error"]
-    {'type': 'WrongHost', 'code': 'wrong-host', 'message': 'ask elsewhere', 'status': 421}
-    """
+    """An error as the console tells it; ``kind``, unless given, is the code in capitals."""
     kind = kind or "".join(word.capitalize() for word in code.split("-"))
     return {"error": {"type": kind, "code": code, "message": " ".join(message.split())[:2000], "status": status}}
 
 
 @dataclass(frozen=True)
 class Token:
-    """What a visitor must hold, and until when.
-
-    Parameters
-    ----------
-    value : str
-        The secret.
-    ends : float
-        Seconds since the epoch.
-    """
+    """What a visitor must hold, and until when."""
 
     value: str = field(repr=False)
     ends: float
@@ -79,13 +65,7 @@ def is_visitor(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Entry:
-    """Somebody who was let in.
-
-    Parameters
-    ----------
-    who : for the access log: a visitor's name, which says nothing about the token, or how it came.
-    cookie : for whoever came with the token in the address.
-    """
+    """Somebody who was let in: who, for the access log; a cookie for whoever came with the token in the address."""
 
     who: str
     cookie: str | None = None
@@ -93,22 +73,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Rules:
-    """Whom a guard lets in.
-
-    Parameters
-    ----------
-    origins : sequence of str
-        Addresses of this console without a path, as a browser would write them.
-    token : Token, optional
-        Without one, whoever reaches the console may ask.
-    metrics : Token, optional
-        Opens /metrics and nothing else.
-
-    Examples
-    --------
-    >>> Rules(["http://localhost:8437", "https://console.example.org"]).hosts
-    {'localhost:8437': 'http://localhost:8437', 'console.example.org': 'https://console.example.org'}
-    """
+    """Whom a guard lets in: at these addresses of the console, holding the token; ``metrics`` opens /metrics."""
 
     origins: Sequence[str]
     token: Token | None = None
@@ -121,13 +86,7 @@ class Rules:
 
 
 def origin(scheme: str, host: str, port: int) -> str:
-    """An address without a path, as a browser writes it.
-
-    Examples
-    --------
-    >>> origin("http", "::1", 8437), origin("https", "Console.example.org", 443)
-    ('http://[::1]:8437', 'https://console.example.org')
-    """
+    """An address without a path, as a browser writes it."""
     name = f"[{host}]" if ":" in host else host
     usual = port == {"http": 80, "https": 443}.get(scheme)
     return f"{scheme}://{name}{'' if usual else f':{port}'}".lower()
@@ -138,11 +97,6 @@ def own_origin(scope: Scope, headers: Headers, rules: Rules) -> str:
 
     A page of another site can have its own name point at this machine, and would then be taken for this console's
     page. It cannot do so with a number: the address at which the connection arrived is always right.
-
-    Examples
-    --------
-    >>> own_origin({"server": ("192.0.2.7", 8437)}, Headers({"host": "192.0.2.7:8437"}), Rules([]))
-    'http://192.0.2.7:8437'
     """
     given = headers.getlist("host")
     host, port = scope.get("server") or ("", None)
@@ -186,14 +140,6 @@ def admit(rules: Rules, scope: Scope, headers: Headers, own: str, now: float) ->
 
     The page is the same everywhere; what it shows comes from /api. A strict cookie is not sent when someone follows a
     link from elsewhere: the page opens all the same, and then sends it.
-
-    Examples
-    --------
-    >>> rules = Rules([], Token("secret", ends=60.0))
-    >>> link = {"method": "GET", "path": "/", "query_string": b"token=secret"}
-    >>> admit(rules, link, Headers(), "http://localhost:8437", now=0.0).cookie[-51:]
-    '; Max-Age=604860; Path=/; HttpOnly; SameSite=Strict'
-    >>> admit(rules, {**link, "query_string": b""}, Headers(), "http://localhost:8437", now=0.0)
     """
     token = rules.token
     if token is None:
@@ -258,13 +204,7 @@ def _token_in_query(scope: Scope) -> bytes | None:
 
 
 def cookie_name(own: str) -> str:
-    """Of the console at an address: cookies do not tell ports apart, their names must.
-
-    Examples
-    --------
-    >>> cookie_name("http://[::1]:8437")
-    'counterflow_http_1_8437'
-    """
+    """Of the console at an address: cookies do not tell ports apart, their names must."""
     return "_".join(["counterflow", *re.findall(r"\w+", own)])
 
 

@@ -36,12 +36,7 @@ _FAREWELLS = {
 
 
 class Room:
-    """Who holds a connection.
-
-    Parameters
-    ----------
-    most : connections that the operating system lets this process have.
-    """
+    """Who holds a connection."""
 
     def __init__(self, most: int = GUESTS + STRANGERS) -> None:
         self._guests_at_most, self._strangers_at_most = min(GUESTS, most // 2), min(STRANGERS, most // 2)

@@ -65,19 +65,7 @@ _log = logging.getLogger("counterflow.console")
 
 
 class Guard:
-    """Lets requests through to an application that keep the rules, and answers all others itself.
-
-    Parameters
-    ----------
-    app : ASGI application
-        What is guarded.
-    rules : Rules
-        Whom to let in.
-    notes : sequence of callable
-        Are told of every request once it is over.
-    ticks, clock : callable, optional
-        Seconds that only grow, for rates, and seconds since the epoch, for the token.
-    """
+    """Lets requests that keep the rules through to an application, and answers others itself; ``notes`` hear of each."""
 
     def __init__(
         self, app: ASGIApp, rules: Rules, notes: Sequence[Callable[[Visit], None]] = (),

@@ -11,14 +11,7 @@ ADDRESSES = 4096  # whose rates are remembered
 
 
 class Buckets:
-    """How often each address may come: so many at once, then so many a second.
-
-    Examples
-    --------
-    >>> buckets = Buckets(rate=2.0, burst=1.0, clock=lambda: 0.0)
-    >>> buckets.take("10.0.0.1"), buckets.take("10.0.0.1"), buckets.take("10.0.0.2")
-    (0.0, 0.5, 0.0)
-    """
+    """How often each address may come: so many at once, then so many a second."""
 
     def __init__(
         self, rate: float, burst: float, most: int = ADDRESSES, clock: Callable[[], float] = time.monotonic

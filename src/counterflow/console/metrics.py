@@ -24,15 +24,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Family:
-    """Samples of one name.
-
-    Examples
-    --------
-    >>> print(Family("console_up", "gauge", "1 while it runs", [Sample(1, {"of": 'a "b"'})]).text(), end="")
-    # HELP counterflow_console_up 1 while it runs
-    # TYPE counterflow_console_up gauge
-    counterflow_console_up{of="a \\"b\\""} 1.0
-    """
+    """Samples of one name."""
 
     name: str
     kind: str
@@ -53,12 +45,7 @@ def _escaped(value: str) -> str:
 
 
 class Metrics:
-    """Counts requests.
-
-    Parameters
-    ----------
-    gauges : more families, asked for at every reading.
-    """
+    """Counts requests."""
 
     def __init__(self, gauges: Callable[[], Iterable[Family]] = tuple) -> None:
         self._gauges = gauges

@@ -44,14 +44,10 @@ class Opened:
 def open_model(
     model: Path, *, data: Path | Recording | None = None, seats: Sequence[str] = (), policies: Sequence[Path] = ()
 ) -> Opened:
-    """Open a folder.
+    """Open a saved fit (whole, or the server's file with some units' files), a plant's or a coordinator's folder.
 
-    Parameters
-    ----------
-    model : a saved fit (whole, or the server's file with some units' files), a plant's or a coordinator's folder.
-    data : a recording, for questions about the past; default: the one that was fitted, if it lies beside the fit.
-    seats : "server" or units' names: only these; default: all that the folder has.
-    policies : of units, that say who may ask about their inputs; with any, a unit without one may not be asked about.
+    ``data``: a recording, for questions about the past; default: the one that was fitted, if it lies beside the fit.
+    ``seats``: only these. With any of ``policies``, a unit without one may not be asked about.
     """
     if not model.is_dir():
         raise StorageError(f"there is no directory {str(model)!r}: give the one that a fit was saved to.")

@@ -73,16 +73,11 @@ class Gated:
 
 @dataclass(frozen=True, eq=False)
 class Seat(Questions):
-    """One point of view.
+    """One point of view: of a unit, or of the server (``unit`` is None). Questions go to ``asked``.
 
-    Parameters
-    ----------
-    unit : whose; None: the server's.
-    asked : whom questions go to.
-    parts : of the units whose outputs are seen; at the server, parts whose outputs are states.
-    plant : the units, as far as they are known here.
-    measured : the unit's own measurements (rows, D_m) of the rows that the server refers to; or why there are none.
-    server : the server's part, where it is on this machine.
+    ``parts``: of the units whose outputs are seen; at the server, their outputs are states. ``plant``: the units, as
+    far as they are known here. ``measured``: the unit's own measurements (rows, D_m), or why there are none.
+    ``server``: the server's part, where it is on this machine.
     """
 
     unit: str | None

@@ -43,15 +43,7 @@ STOPPING = 3  # seconds for answers that are being computed when the console is 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a console listens.
-
-    Parameters
-    ----------
-    listener : socket.socket
-        Bound and listening.
-    host : str
-        As the user gave it.
-    """
+    """Where a console listens."""
 
     listener: socket.socket
     host: str
@@ -85,33 +77,12 @@ def serve(
     hours: float = HOURS, behind: str | None = None, browser: bool = True, metrics_token: Path | None = None,
     log: Path | None = None, logged: bool | None = None, say: Callable[[str], None] | None = None,
 ) -> None:  # fmt: skip
-    """Serve an application, guarded, until Ctrl-C or SIGTERM.
+    """Serve an application, guarded, until Ctrl-C or SIGTERM; it is made once the port (0: any) is taken.
 
-    Parameters
-    ----------
-    make : callable
-        Makes the ASGI application; called once the port is taken.
-    host : str
-        Address or name to listen at. One that other machines can reach makes a token obligatory.
-    port : int
-        0: any free one.
-    token : bool, optional
-        Whether visitors need a token; default: if other machines can reach the console.
-    hours : float
-        How long the token is good.
-    behind : str, optional
-        Address under which a proxy with a certificate offers the console, such as ``https://console.example.org``;
-        then, too, a token is obligatory.
-    browser : bool
-        Open the browser, where there is one and no token (which other users could read in the list of processes).
-    metrics_token : Path, optional
-        File with a token that opens /metrics and nothing else, and does not expire.
-    log : Path, optional
-        Where the access log is written.
-    logged : bool, optional
-        Whether it is; default: if visitors need a token.
-    say : callable, optional
-        Takes the lines for the terminal; default: ``print``.
+    Visitors need a ``token``, good for some hours, where other machines can reach the console: at ``host``, or through
+    a proxy at the address ``behind``. ``metrics_token``: a file with one that opens /metrics and does not expire.
+    ``log``: the access log, kept if ``logged`` or, by default, if visitors need a token. ``say`` takes the lines for
+    the terminal. The browser is not opened with a token, which other users could read in the list of processes.
     """
     say = say or partial(print, flush=True)
     if not 0 < hours <= LONGEST:
@@ -141,15 +112,7 @@ def serve(
 
 
 def listen(host: str, port: int) -> Place:
-    """Take a port, or say in one sentence why not.
-
-    Examples
-    --------
-    >>> place = listen("127.0.0.1", 0)
-    >>> place.private, place.port > 0, place.names
-    (True, True, ['127.0.0.1', 'localhost', '::1'])
-    >>> place.listener.close()
-    """
+    """Take a port, or say in one sentence why not."""
     try:
         if not host:
             raise socket.gaierror(socket.EAI_NONAME, "no name")
@@ -173,15 +136,7 @@ def listen(host: str, port: int) -> Place:
 
 
 def told(place: Place, address: str, hours: float | None, public: str | None) -> Sequence[str]:
-    """What the terminal shows once the console is up.
-
-    Examples
-    --------
-    >>> place = listen("127.0.0.1", 0)
-    >>> told(place, "http://127.0.0.1:8437/", None, None)
-    ['Counterflow console: http://127.0.0.1:8437/  (Ctrl-C to stop)']
-    >>> place.listener.close()
-    """
+    """What the terminal shows once the console is up."""
     lines = [f"Counterflow console: {address}  (Ctrl-C to stop)"]
     if hours is not None:
         lines.append(

@@ -15,17 +15,9 @@ GONE = 499  # whoever asked has left before an answer began
 
 @dataclass(frozen=True)
 class Visit:
-    """One request and how it ended.
+    """One request and how it ended: ``who`` as in ``admission.Entry``, ``seat`` and ``code`` of a refusal or "".
 
-    Parameters
-    ----------
-    time : seconds since the epoch at which it came.
-    address : where from.
-    who : see ``admission.Entry``; "" for a stranger.
-    seat : at which it was asked; "" if none.
-    method, route : as the application names it, never as it was asked: a query or a path may hold a secret.
-    status, code : of the answer; the code of a refusal of the guard, or "".
-    seconds : from the request's headers to the answer's end.
+    ``route`` is as the application names it, never as it was asked: a query or a path may hold a secret.
     """
 
     time: float

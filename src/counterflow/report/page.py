@@ -33,14 +33,7 @@ Entry = tuple[str, str, str]  # of a legend: class of the mark, CSS variable of 
 class Question:
     """What the page shows of one question; what is empty is left out.
 
-    Parameters
-    ----------
-    drawings : caption, and the drawing for a page and for a telephone.
-    others : drawings of the other channels; None: there is no such part, and it stays open if ``opened``.
-    tables : title, head, rows, and the columns of words each.
-    summed : what is said of all rows together.
-    notes : caveats that are told here in full; ``noted_under`` are questions whose notes apply here, too. Choices of
-        the fit are told once, at the end of the page.
+    ``notes`` are told here in full; ``noted_under`` are questions whose notes apply here, too.
     """
 
     told: Section

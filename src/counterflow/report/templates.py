@@ -29,13 +29,7 @@ class Svg:
 
 
 def render(template: str, **values: object) -> str:
-    """The page that a template of this package makes of values.
-
-    Examples
-    --------
-    >>> "&lt;b&gt;" in render("base.html.j2", title="<b>", lead="5 %")
-    True
-    """
+    """The page that a template of this package makes of values."""
     return _environment().get_template(template).render(values, version=__version__)
 
 
@@ -57,13 +51,7 @@ def _environment() -> Environment:
 
 
 def sentence(clause: object) -> str:
-    """A clause (or a caveat) as a sentence of its own.
-
-    Examples
-    --------
-    >>> sentence("nothing was measured"), sentence("Done.")
-    ('Nothing was measured.', 'Done.')
-    """
+    """A clause (or a caveat) as a sentence of its own."""
     return capital(str(clause)).rstrip(".") + "."
 
 
@@ -80,12 +68,6 @@ def inline(svg: str, prefix: str, label: str, colours: Mapping[str, str], enlarg
     """A drawing of matplotlib to stand inside HTML.
 
     What refers to the outside (document type, name spaces, metadata) is removed.
-
-    Parameters
-    ----------
-    prefix : makes its ids unique within the page.
-    colours : CSS variables of the page by the colours that stand for them, so that one drawing serves light and dark.
-    enlarged : how many times its size in print it may have at most; None: as wide as there is room.
     """
     text = svg[svg.index("<svg") + len("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text, flags=re.DOTALL)
