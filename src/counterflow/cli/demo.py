@@ -34,7 +34,7 @@ from counterflow.plant import Recording
 from counterflow.questions.attribution import Attribution
 from counterflow.questions.counterfactual import Counterfactual
 from counterflow.questions.restoration import Restoration
-from counterflow.report.content import Section
+from counterflow.report import Section
 
 RECORDING, FIT, REPORT = "recording.safetensors", "fit", "report.html"
 OUT = Path("demo-output")
@@ -226,15 +226,11 @@ def ask(question: Question, worlds: Worlds, fit: Fit, linear: PooledLinear) -> r
     effect = fit.effect(
         question.cause, question.effect, {question.lever: question.change}, horizon=HORIZON, duration=HELD
     )
-    answers = (
-        report.Answer("simulator's twin run (the truth)", worlds.ahead(question.added)[:, own], truth=True),
-        report.Answer.of("Counterflow", effect),
-        report.Answer(LINEAR, linear.effect(question.added)[:, own], short="linear"),
-    )
-    scale = worlds.channels[:, own].std(axis=0)
     return report.WhatIf(
-        str(question), effect.about.outputs, answers, question.headline, demo_plant.DT / 60, "min", HELD, scale
-    )
+        str(question), effect, question.headline, report.Clock.of(demo_plant.DT),
+        truth=worlds.ahead(question.added)[:, own], scale=worlds.channels[:, own].std(axis=0),
+        others=[report.Estimate(LINEAR, linear.effect(question.added)[:, own], short="linear")],
+    )  # fmt: skip
 
 
 def compose(recording: Recording, fit: Fit, sections: Sequence[Section], steps: int, seed: int) -> report.Report:
@@ -320,7 +316,7 @@ def _shown(
             largest = whatif.quantity(answer, row, at) + whatif.interval(answer, row, at)
             misses = "" if answer.truth or error is None else wording.share(error, 0)
             rows.append([answer.label, whatif.quantity(answer, 0, at), largest, misses])
-        after = f"after {(row + 1) * whatif.step:g} min, at its largest"
+        after = f"after {(row + 1) * whatif.clock.step:g} min, at its largest"
         yield Table(whatif.question, ["", f"{whatif.channels[at].name} after 1 min", after, "misses by"], rows)
     for told in incident:
         yield from ("", Line(told.question, "bold"), told.sentence())

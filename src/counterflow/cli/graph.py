@@ -14,8 +14,7 @@ from counterflow.cli.output import Told, answering, judged, picked, sourced
 from counterflow.fits.fit import load
 from counterflow.notebook import Table
 from counterflow.questions.question import envelope
-from counterflow.report.content import acting_directly
-from counterflow.report.graph import kind_of
+from counterflow.report.composition import acting_directly
 
 _FIELDS = "cause effect direct reaches possible p_value p_value_A p_value_B q_value direct_strength total_strength"
 
@@ -41,7 +40,7 @@ def graph(
     for edge in edges:
         strengths = [wording.number(edge.direct_strength), wording.number(edge.total_strength)]
         q_value = f"{edge.q_value:.2g}" if np.isfinite(edge.q_value) else "–"
-        rows.append([f"{edge.cause} -> {edge.effect}", kind_of(edge), q_value, *strengths])
+        rows.append([f"{edge.cause} -> {edge.effect}", edge.kind, q_value, *strengths])
     columns = ["edge", "influence", "q-value", "direct strength", "total strength"]
     table = Table("who acts on whom", columns, rows, left=2)
     judgement = judged(fit.caveats, f"counterflow check {directory}")

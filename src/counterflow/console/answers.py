@@ -15,8 +15,7 @@ from counterflow.plant.units import unknown_name
 from counterflow.questions.answer import Answer
 from counterflow.questions.question import DRAWN, Form, Request, envelope
 from counterflow.questions.registry import QUESTIONS
-from counterflow.report import Clock, Report, render
-from counterflow.report.content import section
+from counterflow.report import Clock, Report, render, section
 
 MOST_NUMBERS = 400_000  # of each kind in one answer
 KINDS = {"json": "application/json", "csv": "text/csv; charset=utf-8", "html": "text/html; charset=utf-8"}

@@ -65,7 +65,7 @@ _log = logging.getLogger("counterflow.console")
 
 
 class Guard:
-    """Lets requests that keep the rules through to an application, and answers others itself; ``notes`` hear of each."""
+    """Lets requests that keep the rules through to an app, and answers others itself; ``notes`` hear of each."""
 
     def __init__(
         self, app: ASGIApp, rules: Rules, notes: Sequence[Callable[[Visit], None]] = (),

@@ -22,8 +22,7 @@ from counterflow.questions.arguments import check_window
 from counterflow.questions.numbers import series
 from counterflow.questions.registry import QUESTIONS
 from counterflow.report import Clock
-from counterflow.report.content import acting_directly, assumptions
-from counterflow.report.graph import kind_of
+from counterflow.report.composition import acting_directly, assumptions
 
 View = dict[str, Any]
 _DRAWN = {  # of the server's history: its name there, the name that is shown, the plot that it belongs to
@@ -120,7 +119,7 @@ def graph(seat: Seat, rate: float) -> View:
     found = seat.graph(rate)
     return {
         "rate": rate, "names": [unit.name for unit in seat.plant.units],
-        "edges": [{**vars(edge), "kind": kind_of(edge)} for edge in found],
+        "edges": [{**vars(edge), "kind": edge.kind} for edge in found],
         "sentence": acting_directly(found.direct(), rate),
     }  # fmt: skip
 

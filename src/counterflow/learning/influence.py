@@ -62,6 +62,15 @@ class Edge:
     possible: bool = True
     direct_interval: tuple[float, float] | None = None
 
+    @property
+    def kind(self) -> str:
+        """What was found of it, in words."""
+        if not self.possible and not self.reaches:
+            return "ruled out"
+        if not np.isfinite(self.p_value):
+            return "not determined"
+        return "direct" if self.direct else ("through others" if self.reaches else "none found")
+
 
 @dataclass(frozen=True, repr=False)
 class InfluenceGraph:
@@ -83,14 +92,6 @@ class InfluenceGraph:
     def direct(self) -> tuple[tuple[str, str], ...]:
         """(cause, effect) of the edges that are kept."""
         return tuple((edge.cause, edge.effect) for edge in self.edges if edge.direct)
-
-    def _kind(self, edge: Edge) -> str:
-        """What was found of an edge, in words."""
-        if not edge.possible and not edge.reaches:
-            return "ruled out"
-        if not np.isfinite(edge.p_value):
-            return "not determined"
-        return "direct" if edge.direct else ("through others" if edge.reaches else "none found")
 
     def slight(self, edge: Edge) -> bool:
         """Whether an edge passes the test and is not kept, because most of the influence takes other ways."""
@@ -120,7 +121,7 @@ class InfluenceGraph:
 
     def _repr_html_(self) -> str:
         rows = [
-            [edge.cause, edge.effect, self._kind(edge), *(f"{v:.2g}" for v in (edge.q_value, edge.direct_strength))]
+            [edge.cause, edge.effect, edge.kind, *(f"{v:.2g}" for v in (edge.q_value, edge.direct_strength))]
             for edge in self._ranked()[:MOST_EDGES]
         ]
         title = f"false-discovery rate {self.rate:g}"
@@ -132,7 +133,7 @@ class InfluenceGraph:
         lines = [f"influence graph, false-discovery rate {self.rate:g}"]
         for edge in self._ranked():
             lines.append(
-                f"  {edge.cause} -> {edge.effect}: {self._kind(edge)}, q {edge.q_value:.2g}, "
+                f"  {edge.cause} -> {edge.effect}: {edge.kind}, q {edge.q_value:.2g}, "
                 f"direct {edge.direct_strength:.3g}, total {edge.total_strength:.3g}"
             )
         return "\n".join(lines)

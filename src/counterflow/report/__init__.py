@@ -4,7 +4,6 @@
 composed by other means as well; ``render`` turns it into a page and ``write`` puts it in its place.
 """
 
-from counterflow.checks import Check
 from counterflow.questions.aggregate import AskAggregate
 from counterflow.questions.attribution import AskAttribution
 from counterflow.questions.counterfactual import AskCounterfactual
@@ -13,19 +12,10 @@ from counterflow.questions.forecast import AskForecast
 from counterflow.questions.paths import AskPaths
 from counterflow.questions.restoration import AskRestoration
 from counterflow.report.composition import compose, tell, write_report
-from counterflow.report.content import (
-    Answer,
-    Clock,
-    Refusal,
-    Report,
-    Told,
-    Training,
-    WhatIf,
-)
+from counterflow.report.content import Clock, Estimate, Refusal, Report, Section, Told, Training, WhatIf, section
 from counterflow.report.page import render, write
 
 __all__ = [
-    "Answer",
     "AskAggregate",
     "AskAttribution",
     "AskCounterfactual",
@@ -33,15 +23,17 @@ __all__ = [
     "AskForecast",
     "AskPaths",
     "AskRestoration",
-    "Check",
     "Clock",
+    "Estimate",
     "Refusal",
     "Report",
+    "Section",
     "Told",
     "Training",
     "WhatIf",
     "compose",
     "render",
+    "section",
     "tell",
     "write",
     "write_report",

@@ -19,16 +19,13 @@ from counterflow.questions.question import Request
 from counterflow.questions.registry import QUESTIONS
 from counterflow.report.content import (
     ROWS_SHARED,
-    Answer,
     Clock,
+    Estimate,
     Refusal,
     Report,
     Section,
-    Told,
     Training,
     WhatIf,
-    assumptions,
-    moments_shared,
     plain,
     section,
 )
@@ -36,8 +33,9 @@ from counterflow.report.page import write
 
 if TYPE_CHECKING:
     from counterflow.fits.fit import Fit
-    from counterflow.learning.influence import InfluenceGraph
     from counterflow.plant import Recording
+
+MOST_PAIRS = 12  # that a sentence can hold
 
 
 def write_report(
@@ -83,42 +81,38 @@ def compose(
     others: Mapping[str, Fit] | None = None, notes: Sequence[str] = (), level: float = 0.95,
 ) -> Report:  # fmt: skip
     """The content of a report, as `write_report` writes it."""
-    told = [tell(fit, recording, question, others=others, level=level) for question in questions]
-    graph = graph_of(fit)
-    units = tuple(fit.plant.unit(name) for name in fit.names)
-    trainings = [Training.of(f"method {fit.method!r}", fit)]
-    trainings += [Training.of(label, other) for label, other in (others or {}).items()]
+    known, units = fit.couplings, tuple(fit.plant.unit(name) for name in fit.names)
+    of_moments = known is not None and known.of_moments
+    rests_on = assumptions(known is not None, known is not None and known.model.learned, of_moments)
+    graph = fit.graph() if known is not None and known.model.told and len(units) > 1 else None
+    facts = {"units": str(len(units)), "recorded": Clock.of(recording.dt).span(recording.rows)}
+    facts["crossed the wire"] = str(fit.traffic)
+    if graph is not None:
+        facts["direct influences"] = f"{len(graph.direct())} of {len(graph.edges)} pairs"
+    spent = None if fit.privacy is None else f"ε {fit.privacy.epsilon:.3g}, δ {fit.privacy.delta:.2g} spent"
+    names = wording.listed([plain(name) for name in fit.names]) if len(units) <= 3 else f"{len(units)} units"
     return Report(
-        title=title or f"How {_units(fit.names)} act on each other",
-        lead=lead
-        or (
+        title=title or f"How {names} act on each other",
+        lead=lead or (
             f"{len(units)} units, {recording.rows} rows. Each unit kept its raw measurements; a server learned how "
-            f"they act on each other from {'moments' if _of_moments(fit) else 'compressed ones'}."
+            f"they act on each other from {'moments' if of_moments else 'compressed ones'}."
         ),
         units=units,
-        trainings=tuple(trainings),
-        notes=tuple(dict.fromkeys([*notes, *_assumptions(fit), *fit.caveats])),
-        provenance=provenance(fit, recording),
+        trainings=tuple(
+            Training.of(label, each) for label, each in {f"method {fit.method!r}": fit, **(others or {})}.items()
+        ),
+        notes=tuple(dict.fromkeys([*notes, *rests_on, *fit.caveats])),
+        provenance=_provenance(fit, recording),
         graph=graph,
         checks=check(fit, recording if fit.privacy is None else None).checks,
-        facts=facts(fit, recording, graph),
+        facts={**facts, "privacy": spent or "nothing was made private"},
         privacy=fit.privacy,
         disclosed=_disclosed(fit),
-        sensors=_sensors(fit, recording),
-    ).with_sections(told)
-
-
-def _sensors(fit: Fit, recording: Recording) -> tuple[tuple[str, str, str, str], ...]:
-    """What the sensors did in these rows: unit, channel, kind, and a few words."""
-    out = []
-    for name, part in fit.parts.items():
-        for found in judged(part.sensors, recording[name].y).findings:
-            out.append((plain(name), part.unit.output_names[found.channel], found.kind, what(part.unit, found)))
-    return tuple(out)
-
-
-def _of_moments(fit: Fit) -> bool:
-    return fit.couplings is not None and fit.couplings.of_moments
+        sensors=tuple(
+            (plain(name), part.unit.output_names[found.channel], found.kind, what(part.unit, found))
+            for name, part in fit.parts.items() for found in judged(part.sensors, recording[name].y).findings
+        ),
+    ).with_sections([tell(fit, recording, question, others=others, level=level) for question in questions])  # fmt: skip
 
 
 def _disclosed(fit: Fit) -> str:
@@ -126,57 +120,58 @@ def _disclosed(fit: Fit) -> str:
     if fit.couplings is None or not fit.couplings.of_moments:
         return ROWS_SHARED
     spread = fit.couplings.spread
-    return moments_shared(fit.privacy is not None, spread is not None and spread.parameters.estimate == "couplings")
+    models = spread is not None and spread.parameters.estimate == "couplings"
+    own = "its inputs, its own state dynamics" if models else "its inputs"
+    return (
+        f"A unit shares with the server {own} and moments: {'' if fit.privacy is None else 'noised '}projections of "
+        "its measurements on what all inputs did, a few numbers however many rows there are. No row of its "
+        "measurements, raw or compressed, leaves it. Other units are sent signals that are made of all units' inputs, "
+        "and nothing of its measurements."
+    )
 
 
-def _assumptions(fit: Fit) -> tuple[str, ...]:
-    known = fit.couplings
-    return assumptions(known is not None, known is not None and known.model.learned, _of_moments(fit))
+def assumptions(likelihood: bool, from_logs: bool = False, of_moments: bool = False) -> tuple[str, ...]:
+    """What every answer of a method rests on and no check here can show; ``likelihood``: whether it is a fit by it."""
+    held = "Other inputs are held as they were, also where a controller would have answered the change"
+    linear = "answers hold for a linear plant near where it was recorded"
+    if not likelihood:
+        return ()
+    if of_moments:
+        return linear, (
+            "inputs must not react to measurements, nor to something that moves the plant and that nobody records: "
+            f"effects would be biased. {held}"
+        )  # fmt: skip
+    holds = (
+        "answers hold for a plant that goes on as it was recorded, and within what was seen of it"
+        if from_logs
+        else f"{linear}, and intervals do not account for a wrong local model"
+    )
+    return holds, (
+        "inputs may react to recorded measurements, but not to something that moves the plant and that nobody records: "
+        f"effects would be biased, and the data cannot show it. {held}"
+    )
 
 
-def facts(fit: Fit, recording: Recording, graph: InfluenceGraph | None) -> dict[str, str]:
-    """The few numbers that head the page."""
+def acting_directly(edges: Sequence[tuple[str, str]], rate: float) -> str:
+    """Which units act directly on which."""
+    head = f"At a false-discovery rate of {wording.percent(rate)}, "
+    listed = ", ".join(f"{cause} -> {effect}" for cause, effect in edges[:MOST_PAIRS])
+    listed += f" and {len(edges) - MOST_PAIRS} more" if len(edges) > MOST_PAIRS else ""
+    return f"{head}these act directly: {listed}." if edges else f"{head}no unit is found to act on another."
+
+
+def _provenance(fit: Fit, recording: Recording) -> dict[str, str]:
+    source, own = fit.provenance, recording.digest if fit.privacy is None else recording.public_digest
     out = {
-        "units": str(len(fit.names)),
-        "recorded": Clock.of(recording.dt).span(recording.rows),
-        "crossed the wire": str(fit.traffic),
-    }
-    if graph is not None:
-        out["direct influences"] = f"{len(graph.direct())} of {len(graph.edges)} pairs"
-    told = fit.privacy
-    spent = "nothing was made private" if told is None else f"ε {told.epsilon:.3g}, δ {told.delta:.2g} spent"
-    return {**out, "privacy": spent}
-
-
-def provenance(fit: Fit, recording: Recording) -> dict[str, str]:
-    own = recording.digest if fit.privacy is None else recording.public_digest
-    same = fit.provenance.data_digest == own
-    out = {
-        "fit": str(fit.provenance),
-        "Counterflow": fit.provenance.version,
-        "method": fit.provenance.method,
-        "seed": str(fit.provenance.seed),
-        "rows": str(recording.rows),
-        "data" if fit.privacy is None else "inputs": f"SHA-256 {own}",
-    }
-    return out if same else {**out, "fitted to other data": f"SHA-256 {fit.provenance.data_digest}"}
-
-
-def graph_of(fit: Fit) -> InfluenceGraph | None:
-    """The influence graph, where the fit has one."""
-    known = fit.couplings
-    if known is None or not known.model.told or len(fit.names) < 2:
-        return None
-    return fit.graph()
+        "fit": str(source), "Counterflow": source.version, "method": source.method, "seed": str(source.seed),
+        "rows": str(recording.rows), "data" if fit.privacy is None else "inputs": f"SHA-256 {own}",
+    }  # fmt: skip
+    return out if source.data_digest == own else {**out, "fitted to other data": f"SHA-256 {source.data_digest}"}
 
 
 def label_of(fit: Fit) -> str:
     """What answers of a fit are called: the default method speaks for Counterflow, others for themselves."""
     return "Counterflow" if fit.method == "sufficient" else f"method {fit.method!r}"
-
-
-def _units(names: Sequence[str]) -> str:
-    return wording.listed([plain(name) for name in names]) if len(names) <= 3 else f"{len(names)} units"
 
 
 def tell(
@@ -186,8 +181,7 @@ def tell(
     if not isinstance(question, Request):
         known = ", ".join(kind.__name__ for kind in QUESTIONS.values())
         raise OptionError(f"report: {question!r:.80} is no question; use one of {known}")
-    request: Any = question
-    request = fit.in_rows(request, recording)
+    request: Any = fit.in_rows(question, recording)
     request = replace(request, level=level) if hasattr(request, "level") else request
     dated = request.of_past and 0 <= request.start < (request.stop or recording.rows) <= recording.rows
     words = request.words(fit.plant, recording.calendar if dated else None)
@@ -195,14 +189,11 @@ def tell(
         reply = fit.ask(request, recording if request.of_past or request.after_record else None)
         told = section(words, reply, Clock.of(recording.dt), request.headline)
         if isinstance(told, WhatIf):
-            answers = [replace(told.answers[0], label=label_of(fit), short=label_of(fit))]
-            answers += [Answer.of(label, each.ask(request), each.method) for label, each in (others or {}).items()]
-            return replace(told, answers=tuple(answers))
-        if isinstance(told, Told) and isinstance(reply, Counterfactual):
-            return replace(told, changed=_changed(recording, reply))
+            beside = [Estimate.of(label, each.ask(request), each.method) for label, each in (others or {}).items()]
+            return replace(told, label=label_of(fit), others=beside)
+        return replace(told, changed=_changed(recording, reply)) if isinstance(reply, Counterfactual) else told
     except (UnidentifiedError, UnstableError) as error:
         return Refusal(words, str(error))
-    return told
 
 
 def _changed(recording: Recording, world: Counterfactual) -> tuple[int, int] | None:

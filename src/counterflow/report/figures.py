@@ -20,7 +20,7 @@ from counterflow.errors import OptionError
 from counterflow.questions.numbers import channel_label
 from counterflow.questions.plots import Axis, Line, literal, short_dates
 from counterflow.questions.timeline import Steps
-from counterflow.report.content import Told, Training, WhatIf
+from counterflow.report.content import Told, Training
 from counterflow.report.templates import Svg, inline
 
 if TYPE_CHECKING:
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 
 TEXT, GRID, TRUTH, SHADE, FACT = "#123401", "#123402", "#123403", "#123404", "#123405"
+GOOD, WARN, BAD, ACCENT, DOUBT, INK, PAPER = (f"#12340{k}" for k in "6789abc")
 SERIES = tuple(f"#1234a{k}" for k in range(6))
-GOOD, WARN, BAD = "#123406", "#123407", "#123408"
-# the page's CSS variables by marker colours
-VARIABLES = {TEXT: "--muted", GRID: "--grid", TRUTH: "--truth", SHADE: "--shade", FACT: "--fact"}
-VARIABLES |= {GOOD: "--good", WARN: "--series-4", BAD: "--series-1"}
-VARIABLES |= {colour: f"--series-{k}" for k, colour in enumerate(SERIES)}
-_CHECK_COLOURS = (*SERIES, FACT)
+VARIABLES = {  # the page's CSS variables by marker colours
+    TEXT: "--muted", GRID: "--grid", TRUTH: "--truth", SHADE: "--shade", FACT: "--fact", GOOD: "--good",
+    WARN: "--series-4", BAD: "--series-1", ACCENT: "--accent", DOUBT: "--warn", INK: "--ink", PAPER: "--paper",
+    **{colour: f"--series-{k}" for k, colour in enumerate(SERIES)},
+}  # fmt: skip
 _SHADES: dict[Verdict, str] = {"pass": GOOD, "caution": WARN, "fail": BAD, "unknown": FACT}
 
 
@@ -54,59 +54,59 @@ _STYLE = style(
     lines_linewidth=2.0,
     svg_fonttype="none",  # the reader's own sans-serif: small files, text that can be searched
 )  # fmt: skip
-_DASHED: dict[str, Any] = {"dashes": (3, 1.6)}
+_FRONT: dict[str, Any] = {"zorder": 4}
 _DOTTED: dict[str, Any] = {"dashes": (1, 1.2), "linewidth": 1.4, "zorder": 3}
 _THIN: dict[str, Any] = {"dashes": (3, 1.6), "linewidth": 1.4}
 
 
-_FRONT: dict[str, Any] = {"zorder": 4}
-
-
-def _curve(values: Any, colour: str, look: Mapping[str, Any] = _FRONT, from_zero: bool = False) -> Line:
-    return Line("", _from_zero(values) if from_zero else values, look={"color": colour, **look})
-
-
-def banded(present: bool, level: float | None) -> str:
+def banded(line: Line, level: float | None) -> str:
     """What a legend adds for a band."""
-    return f", with {100 * level:g} % band" if present and level is not None else ""
+    return f", with {100 * level:g} % band" if line.lower is not None and level is not None else ""
 
 
-def trajectories(whatif: WhatIf, index: int, prefix: str, size: tuple[float, float], title: bool = True) -> Svg:
-    """The answers for one channel against time since the change began."""
-    name = channel_label(whatif.channels[index])
-    times = whatif.step * np.arange(len(whatif.answers[0].mean) + 1)
-    bands = ([a.mean, a.lower, a.upper] for a in whatif.estimates)
-    lines = [replace(Line.banded("", band, "", index), role="part", number=k) for k, band in enumerate(bands)]
-    curves = [styled(line, from_zero=True) for line in lines]
-    if whatif.truth is not None:
-        # dashed and on top: where the two agree, both can be seen
-        curves.append(_curve(whatif.truth.mean[:, index], TRUTH, {**_DASHED, "zorder": 5}, from_zero=True))
-    held = None if whatif.duration is None else (0.0, whatif.duration * whatif.step)
-    label, below = f"Effect on {name}, {len(times) - 1} steps", f"{whatif.step_unit} since the change began"
-    return _course(Axis(times, below), curves, prefix, size, label, title=name if title else "", held=held)
+def lines_of(told: Told, index: int) -> list[Line]:
+    """What is drawn of a channel: the answer's own lines, and what others say."""
+    beside = [
+        replace(Line.banded(each.label, (each.mean, each.lower, each.upper), "", index), role="part", number=k)
+        for k, each in enumerate(told.others, start=1)
+    ]
+    return [*told.answer.rows.lines(index, SERIES[0]), *beside]
 
 
 def told(told: Told, index: int, prefix: str, size: tuple[float, float], title: bool = True) -> Svg:
-    """One channel of an answer, as the answer itself draws it, beside the truth where that is known."""
+    """One channel of an answer, as the answer itself draws it, beside other answers and the truth where it is known.
+
+    Nothing is drawn across missing rows, or where time jumps.
+    """
     answer, clock, name = told.answer.rows, told.clock, channel_label(told.channels[index])
     after = isinstance(answer.timeline, Steps)
-    curves = [styled(line, after) for line in answer.lines(index, SERIES[0])]
-    if told.truth is not None:
-        curves.append(_curve(told.truth[:, index], TRUTH, {**_THIN, "zorder": 5}, from_zero=after))
+    curves = [_styled(line, after) for line in lines_of(told, index)]
+    if told.truth is not None:  # dashed and on top: where the two agree, both can be seen
+        true = _from_zero(told.truth[:, index]) if after else told.truth[:, index]
+        curves.append(Line("", true, look={"color": TRUTH, **_THIN, "zorder": 5}))
     if after:
         rows = Axis(clock.step * np.arange(answer.timeline.count + 1), f"{clock.unit} since the change began")
     else:
         rows = answer.timeline.axis()
         rows = rows if answer.about.calendar is not None else Axis(clock.step * rows.places, clock.point)
-    held = None
-    if told.changed is not None:
-        ends = (told.changed[0], told.changed[1] - 1)
-        first, last = (min(max(row - answer.timeline.first, 0), answer.timeline.count - 1) for row in ends)
-        held = rows.places[first], rows.places[last]
-    levels: dict[float, tuple[str, dict[str, Any]]] = {0.0: (GRID, {"linewidth": 1.0})} if answer.zero else {}
-    levels |= {aim: (FACT, _THIN) for aim in told.aims(index)}
-    label = f"{name}: {answer.title()}"
-    return _course(rows, curves, prefix, size, label, title=name if title else "", held=held, levels=levels)
+    times, shaded = rows.places, told.shaded(rows.places)
+    with _axes(size, head=0.27 if title else 0.08) as (figure, axes):
+        if shaded is not None:
+            axes.axvspan(*shaded[1], color=SHADE, linewidth=0, zorder=0)
+        if answer.zero:
+            axes.axhline(0.0, color=GRID, linewidth=1.0)
+        for aim in told.aims(index):
+            axes.axhline(aim, color=FACT, **_THIN)
+        for curve in curves:
+            curve.draw(axes, rows, alpha=0.22)
+        if title:
+            axes.set_title(literal(name))
+        axes.set_xlabel(literal(rows.label))
+        if times.dtype.kind == "M":
+            short_dates(axes)
+        axes.set_xlim(times[0], times[-1] if len(times) > 1 else times[0] + 1)
+        axes.margins(y=0.12)
+        return to_svg(figure, prefix, f"{name}: {answer.title()}")
 
 
 def mark(line: Line) -> tuple[str, str, Mapping[str, Any]]:
@@ -116,14 +116,14 @@ def mark(line: Line) -> tuple[str, str, Mapping[str, Any]]:
         return "dotted" if dotted else "", SERIES[line.number % len(SERIES)], _DOTTED if dotted else _FRONT
     return {
         "answer": ("", SERIES[0], _FRONT),
-        "average": ("dashed", SERIES[0], _FRONT | _DASHED),
+        "average": ("dashed", SERIES[0], {**_FRONT, "dashes": (3, 1.6)}),
         "measured": ("", FACT, {"linewidth": 1.6, "zorder": 3}),
         "whole": ("dashed", TRUTH, {**_THIN, "zorder": 5}),
         "rest": ("dotted", FACT, _DOTTED),
     }[line.role]
 
 
-def styled(line: Line, from_zero: bool) -> Line:
+def _styled(line: Line, from_zero: bool) -> Line:
     """A line of an answer in the colours of a page; at the moment of a change it is zero."""
     _, colour, look = mark(line)
     ends = [line.values, line.lower, line.upper]
@@ -132,37 +132,9 @@ def styled(line: Line, from_zero: bool) -> Line:
     return replace(Line.banded(line.name, ends, colour), look={"color": colour, **look})
 
 
-def _course(
-    rows: Axis,
-    curves: Sequence[Line],
-    prefix: str,
-    size: tuple[float, float],
-    label: str,
-    *,
-    title: str = "",
-    held: tuple[Any, Any] | None = None,
-    levels: Mapping[float, tuple[str, dict[str, Any]]] | None = None,
-) -> Svg:
-    """Curves against time; ``held`` is shaded, ``levels`` are horizontal lines (None: one at zero).
-
-    Nothing is drawn across missing rows, or where time jumps.
-    """
-    times = rows.places
-    with _axes(size, head=0.27 if title else 0.08) as (figure, axes):
-        if held is not None:
-            axes.axvspan(*held, color=SHADE, linewidth=0, zorder=0)
-        for level, (colour, look) in ({0.0: (GRID, {"linewidth": 1.0})} if levels is None else levels).items():
-            axes.axhline(level, color=colour, **look)
-        for curve in curves:
-            curve.draw(axes, rows, alpha=0.22)
-        if title:
-            axes.set_title(literal(title))
-        axes.set_xlabel(literal(rows.label))
-        if times.dtype.kind == "M":
-            short_dates(axes)
-        axes.set_xlim(times[0], times[-1] if len(times) > 1 else times[0] + 1)
-        axes.margins(y=0.12)
-        return _svg(figure, prefix, label)
+def _from_zero(series: FloatArray) -> FloatArray:
+    """At the moment of the change there is no effect yet."""
+    return np.concatenate([[0.0], series])
 
 
 def longest_and_others(trainings: Sequence[Training]) -> tuple[Training, list[Training]]:
@@ -178,35 +150,33 @@ def training_curves(trainings: Sequence[Training], names: Sequence[str], prefix:
         return []
     longest, others = longest_and_others(trainings)
     history = longest.history
-    ends = {key: [getattr(t.history, key)[-1] for t in others] for key in ("server_loss", "disentanglement")}
     losses = [
         history.client_loss[name] / history.proprietary_loss[name]
         for name in names
         if name in history.client_loss and (history.proprietary_loss[name] > 0).all()
     ]
     shifts = [history.delta_d[name] for name in names if name in history.delta_d]
-    dashed = {"linewidth": 1.6, "dashes": (2, 1.5)}
     # caption, curves, the first one's colour, levels with theirs, whether the axis may be logarithmic
-    panels: list[tuple[str, list[FloatArray], int, list[tuple[float, str, dict[str, Any]]], bool]] = [
-        (caption, [getattr(history, key)], 0, [(v, SERIES[j + 1], dashed) for j, v in enumerate(ends[key])], True)
+    panels: list[tuple[str, list[FloatArray], int, list[tuple[float, str]], bool]] = [
+        (caption, [getattr(history, key)], 0,
+         [(getattr(each.history, key)[-1], SERIES[k]) for k, each in enumerate(others, start=1)], True)
         for key, caption in (("server_loss", "Server loss"), ("disentanglement", "Disentanglement 1/T Σ|D|²"))
-    ]
-    one = [(1.0, TRUTH, {"linewidth": 1.2, "dashes": (3, 1.6)})]
-    panels.append(("Augmented client loss over the proprietary one", losses, 3, one, False))
+    ]  # fmt: skip
+    panels.append(("Augmented client loss over the proprietary one", losses, 3, [(1.0, TRUTH)], False))
     panels.append(("Mean shift not yet explained, δd", shifts, 3, [], True))
     out = []
     for k, (caption, curves, first, levels, logarithmic) in enumerate(panels):
         with _axes((5.0, 2.6)) as (figure, axes):
             for j, values in enumerate(curves):
-                axes.plot(np.arange(1, len(history) + 1), values, color=SERIES[(j + first) % len(SERIES)])
-            for value, colour, look in levels:
-                axes.axhline(value, color=colour, **look)
+                axes.plot(np.arange(1, len(values) + 1), values, color=SERIES[(first + j) % len(SERIES)])
+            for value, colour in levels:
+                axes.axhline(value, color=colour, **_THIN)
             axes.set_xscale("log")
             axes.set_xlim(1, max(2, len(history)))
             if logarithmic and all((values > 0).all() for values in curves):
                 axes.set_yscale("log")
             axes.set_xlabel("round")
-            out.append((caption, _svg(figure, f"{prefix}{k}-", caption)))
+            out.append((caption, to_svg(figure, f"{prefix}{k}-", caption)))
     return out
 
 
@@ -218,13 +188,8 @@ def check_panel(name: str, checks: Sequence[Check], prefix: str) -> Svg | None:
         return None
     longest = max(len(check.about) for check in checks)
     with _axes((5.0, 2.6), left=min(2.0, 0.5 + 0.06 * longest)) as (figure, axes):
-        panel(axes, name, checks, _CHECK_COLOURS, _SHADES, titled=False)
-        return _svg(figure, prefix, f"{name}: {KINDS[name]}")
-
-
-def _from_zero(series: FloatArray) -> FloatArray:
-    """At the moment of the change there is no effect yet."""
-    return np.concatenate([[0.0], series])
+        panel(axes, name, checks, (*SERIES, FACT), _SHADES, titled=False)
+        return to_svg(figure, prefix, f"{name}: {KINDS[name]}")
 
 
 @contextmanager
@@ -239,9 +204,21 @@ def drawn_in(look: Mapping[Any, Any], who: str) -> Iterator[None]:
 
 
 @contextmanager
-def _axes(size: tuple[float, float], head: float = 0.08, left: float = 0.5) -> Iterator[tuple[Any, Any]]:
+def blank(size: tuple[float, float]) -> Iterator[tuple[Any, Any]]:
+    """A drawing without axes, whose places are inches from its lower left corner."""
     with drawn_in(_STYLE, "a report needs"):
         from matplotlib.figure import Figure  # not pyplot: no global state, no display
+
+        figure = Figure(figsize=size)
+        axes = figure.add_axes((0, 0, 1, 1), xlim=(0, size[0]), ylim=(0, size[1]))
+        axes.set_axis_off()
+        yield figure, axes
+
+
+@contextmanager
+def _axes(size: tuple[float, float], head: float = 0.08, left: float = 0.5) -> Iterator[tuple[Any, Any]]:
+    with drawn_in(_STYLE, "a report needs"):
+        from matplotlib.figure import Figure
         from matplotlib.ticker import MaxNLocator
 
         figure = Figure(figsize=size)
@@ -253,7 +230,7 @@ def _axes(size: tuple[float, float], head: float = 0.08, left: float = 0.5) -> I
         yield figure, axes
 
 
-def _svg(figure: Any, prefix: str, label: str) -> Svg:
+def to_svg(figure: Any, prefix: str, label: str, enlarged: float | None = None) -> Svg:
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    return inline(buffer.getvalue(), prefix, label, VARIABLES)
+    return inline(buffer.getvalue(), prefix, label, VARIABLES, enlarged)

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from counterflow.caveats import CAUTION, CLEAR, VERDICTS, Caveat, Verdict, verdict_of, weighing
-from counterflow.checks.kinds import KINDS, ORDER
+from counterflow.caveats import CAUTION, CLEAR, VERDICTS, Caveat, verdict_of, weighing
+from counterflow.checks.kinds import KINDS
+from counterflow.checks.kinds import ORDER as VERDICT_ORDER
 from counterflow.checks.verdicts import Check, Checks
 from counterflow.files import write_whole
 from counterflow.questions.numbers import channel_label
 from counterflow.report import figures, graph, templates
-from counterflow.report.content import Refusal, Report, Section, Told, WhatIf, plain, rounded, singular
-from counterflow.report.templates import Svg
+from counterflow.report.content import TRUTH, Refusal, Report, Told, WhatIf, plain, rounded
 from counterflow.wording import quantity
 
 if TYPE_CHECKING:
@@ -27,28 +26,7 @@ MOST_PAIRS = 8  # of an influence graph that can be read as a sentence
 WIDE, NARROW, SMALL = (9.0, 3.3), (4.0, 3.0), (3.4, 2.3)  # inches of a drawing: on a page, on a telephone, of many
 
 Entry = tuple[str, str, str]  # of a legend: class of the mark, CSS variable of its colour, text
-
-
-@dataclass(frozen=True)
-class Question:
-    """What the page shows of one question; what is empty is left out.
-
-    ``notes`` are told here in full; ``noted_under`` are questions whose notes apply here, too.
-    """
-
-    told: Section
-    legend: Sequence[Entry] = ()
-    drawings: Sequence[tuple[str, Svg, Svg]] = ()
-    others: Sequence[Svg] | None = None
-    opened: bool = False
-    effects: Any = None
-    tables: Sequence[tuple[str, Sequence[str], Sequence[Sequence[str]], Sequence[str]]] = ()
-    subject: str = ""
-    summed: str = ""
-    bars: Sequence[dict[str, Any]] = ()
-    notes: Sequence[str | Caveat] = ()
-    noted_under: Sequence[int] = ()
-    verdict: Verdict | None = None  # the heaviest of its caveats; None of a question that was refused
+View = dict[str, Any]  # what the template shows
 
 
 def write(report: Report | str, path: str | Path) -> None:
@@ -65,12 +43,12 @@ def render(report: Report) -> str:
         title=report.title,
         lead=report.lead,
         report=report,
-        questions=list(_questions(report)),
+        questions=_questions(report),
         most_notes=MOST_NOTES,
         verdicts=VERDICTS,
         graph=_graph(report.graph) if report.graph is not None else None,
         worst=Checks(report.checks).verdict if report.checks else "",
-        cards=[_card(name, f"k{k}-", report.checks) for k, name in enumerate(KINDS) if _of_kind(name, report.checks)],
+        cards=_cards(report.checks),
         measured=_measured,
         units=[(plain(u.name), u.states, _listed(u.inputs), _listed(getattr(u, "outputs", ()))) for u in report.units],
         promises=report.privacy.sentences() if report.privacy else (),
@@ -81,83 +59,88 @@ def render(report: Report) -> str:
     )
 
 
-def _questions(report: Report) -> Iterator[Question]:
+def _questions(report: Report) -> list[View]:
     """Every question with its number; a caveat is told in full where it first applies."""
-    shown: dict[type[Section], Callable[[Any, str], Question]] = {WhatIf: _whatif, Told: _told}
-    first: dict[str | Caveat, int] = {}
+    out, first = [], dict[Caveat, int]()
+    failing = bool(Checks(report.checks).of("fail"))  # in the rows of this page
     for number, told in enumerate(report.sections, start=1):
-        view = shown[type(told)](told, f"q{number - 1}") if type(told) in shown else Question(told)
-        weighed = weighing(note for note in told.caveats if isinstance(note, Caveat))
-        notes: tuple[str | Caveat, ...] = (*weighed, *(note for note in told.caveats if not isinstance(note, Caveat)))
+        notes = weighing(told.caveats)
         places = {note: first.setdefault(note, number) for note in notes}
-        verdict = verdict_of(weighed)
-        if verdict == CLEAR and Checks(report.checks).of("fail"):  # in the rows of this page
-            verdict = CAUTION
-        yield replace(
-            view,
-            notes=[note for note, place in places.items() if place == number],
-            noted_under=sorted(set(places.values()) - {number}),
-            opened=number == 1 and isinstance(told, WhatIf),
-            verdict=None if isinstance(told, Refusal) else verdict,
-        )
+        verdict = verdict_of(notes)
+        out.append({
+            "told": told, "legend": (), "drawings": (), "others": None, "effects": None, "tables": (), "bars": (),
+            "summed": "", "opened": number == 1 and isinstance(told, WhatIf),
+            "notes": [note for note, place in places.items() if place == number],
+            "noted_under": sorted(set(places.values()) - {number}),
+            "verdict": None if isinstance(told, Refusal) else CAUTION if verdict == CLEAR and failing else verdict,
+            **(_answer(told, f"q{number - 1}") if isinstance(told, Told) else {}),
+        })  # fmt: skip
+    return out
 
 
-def _whatif(told: WhatIf, prefix: str) -> Question:
-    legend = [] if told.truth is None else [("dashed", "--truth", told.truth.label)]
-    for k, answer in enumerate(told.estimates):
-        band = figures.banded(answer.lower is not None, answer.level)
-        legend.append(("", f"--series-{k % len(figures.SERIES)}", answer.label + band))
-    if told.duration is not None:
-        legend.append(("block", "--shade", "while the change is held"))
+def _answer(told: Told, prefix: str) -> View:
+    """What is shown of an answer: drawings of some channels for a page and for a telephone, small ones of others."""
+    answer, at, windowed = told.answer, told.headline_index, told.answer.about.request.windowed
+    whatif = told if isinstance(told, WhatIf) else None
+    before = "Change of " if answer.rows is not answer else "" if whatif is None else "Effect on "
+    drawings = []
+    for k in told.drawn:
+        ends = (("w", WIDE), ("n", NARROW))
+        both = (figures.told(told, k, f"{prefix}{end}{k}-", size, title=False) for end, size in ends)
+        drawings.append((before + channel_label(told.channels[k]), *both))
+    others = [k for k in range(len(told.channels)) if k not in told.drawn]
+    tables = [] if whatif is not None else answer.tables()
+    return {
+        "drawings": drawings, "legend": _legend(told), "bars": _bars(told),
+        "others": (
+            None if answer.drawn == 1 or not windowed
+            else [figures.told(told, k, f"{prefix}c{k}-", SMALL) for k in others]
+        ),
+        "effects": None if whatif is None else _effects(whatif),
+        "tables": [(table.title, table.columns, table.rows, table.columns[: table.left]) for table in tables],
+        "summed": answer.window().sentence(told.headline) if windowed else "",
+        "subject": channel_label(told.channels[at]),
+    }  # fmt: skip
 
-    def row(k: int) -> dict[str, Any]:
+
+def _legend(told: Told) -> list[Entry]:
+    """Of the lines of all drawings of an answer."""
+    answer, found = told.answer, list[Entry]()
+    labels = {name: label for name, label, _ in answer.parts(told.headline_index)}
+    lines = figures.lines_of(told, told.drawn[0]) if told.drawn else []
+    for line in sorted(lines, key=lambda line: line.role != "whole"):
+        kind, colour, _ = figures.mark(line)
+        name = told.label if line.role == "answer" else labels.get(line.name, line.name)
+        found.append((kind, figures.VARIABLES[colour], name + figures.banded(line, answer.rows.level)))
+    if told.truth is not None:
+        found.append(("dashed", "--truth", TRUTH))
+    if any(told.aims(k) for k in told.drawn):
+        found.append(("dashed", "--fact", "wanted"))
+    if told.drawn and (shaded := told.shaded(answer.rows.timeline.axis().places)) is not None:
+        found.append(("block", "--shade", shaded[0]))
+    return found
+
+
+def _effects(told: WhatIf) -> View:
+    """What every answer says of every channel: after one step, and at its largest."""
+
+    def row(k: int) -> View:
         shown = [[told.quantity(a, at, k).split()[0] for a in told.answers] for at in (0, told.peak_row(k))]
         name, headline = channel_label(told.channels[k]), k == told.headline_index
         return {"channel": name, "headline": headline, "first": shown[0], "largest": shown[1]}
 
-    effects = {
-        "labels": [answer.short for answer in told.answers],
-        "first": f"{told.step:g} {singular(told.step_unit, told.step)}",
+    return {
+        "labels": [answer.short for answer in told.answers], "first": told.clock.span(1),
         "rows": [row(k) for k in range(len(told.channels))],
-    }
-    found = next((answer.effect for answer in told.estimates if answer.effect is not None), None)
-    summed = "" if found is None else found.window().sentence(told.headline)
-    at, draw = told.headline_index, figures.trajectories
-    others = _small(told, draw, prefix, [k for k in range(len(told.channels)) if k != at])
-    drawings = _drawings(told, draw, prefix, [at], "Effect on ")
-    return Question(told, legend, drawings, others, effects=effects, summed=summed)
+    }  # fmt: skip
 
 
-def _told(told: Told, prefix: str) -> Question:
-    answer, parts = told.answer, told.answer.parts(told.headline_index)
-    labels = {name: label for name, label, _ in parts}
-    legend: list[Entry] = []
-    lines = answer.rows.lines(told.drawn[0], "") if told.drawn else []
-    for line in sorted(lines, key=lambda line: line.role != "whole"):
-        kind, colour, _ = figures.mark(line)
-        name = getattr(answer, "answered", "expected") if line.role == "answer" else labels.get(line.name, line.name)
-        legend.append(
-            (kind, figures.VARIABLES[colour], name + figures.banded(line.lower is not None, answer.rows.level))
-        )
-    if told.truth is not None:
-        legend.append(("dashed", "--truth", "simulator's twin run (the truth)"))
-    if any(told.aims(k) for k in told.drawn):
-        legend.append(("dashed", "--fact", "wanted"))
-    if told.changed is not None:
-        legend.append(("block", "--shade", "while inputs differ"))
-    before = "Change of " if answer.rows is not answer else ""
-    others = None if told.others is None else _small(told, figures.told, prefix, told.others)
-    tables = [(table.title, table.columns, table.rows, table.columns[: table.left]) for table in answer.tables()]
-    colours = {line.name: figures.VARIABLES[figures.mark(line)[1]] for line in lines}
-    return Question(
-        told, legend, _drawings(told, figures.told, prefix, told.drawn, before), others, tables=tables,
-        subject=channel_label(told.channels[told.headline_index]), bars=_bars(told, parts, colours),
-        summed=answer.window().sentence(told.headline) if answer.about.request.windowed else "",
-    )  # fmt: skip
-
-
-def _bars(told: Told, parts: Sequence[tuple[str, str, float]], colours: Mapping[str, str]) -> list[dict[str, Any]]:
+def _bars(told: Told) -> list[View]:
+    """What the parts of an answer, where it has some, have contributed on average."""
+    parts = told.answer.parts(told.headline_index)
     largest, unit = max((abs(value) for *_, value in parts), default=0.0), told.channels[told.headline_index].unit
+    lines = told.answer.rows.lines(told.drawn[0], "") if parts else []
+    colours = {line.name: figures.VARIABLES[figures.mark(line)[1]] for line in lines}
     bars = []
     for name, label, value in parts:
         width = 50 * abs(value) / largest if largest else 0.0
@@ -166,27 +149,10 @@ def _bars(told: Told, parts: Sequence[tuple[str, str, float]], colours: Mapping[
     return bars
 
 
-def _drawings(
-    told: WhatIf | Told, draw: Callable[..., Svg], prefix: str, channels: Sequence[int], before: str
-) -> list[tuple[str, Svg, Svg]]:
-    """Channels that are drawn large: caption, for a page, for a telephone."""
-    out = []
-    for k in channels:
-        wide, narrow = (
-            draw(told, k, f"{prefix}{x}{k}-", size, title=False) for x, size in (("w", WIDE), ("n", NARROW))
-        )
-        out.append((before + channel_label(told.channels[k]), wide, narrow))
-    return out
-
-
-def _small(told: WhatIf | Told, draw: Callable[..., Svg], prefix: str, channels: Sequence[int]) -> list[Svg]:
-    return [draw(told, k, f"{prefix}c{k}-", SMALL) for k in channels]
-
-
-def _graph(found: InfluenceGraph) -> dict[str, Any]:
-    kinds, hidden = [graph.kind_of(edge) for edge in found], graph.left_out(found)
+def _graph(found: InfluenceGraph) -> View:
+    kinds, hidden = [edge.kind for edge in found], graph.left_out(found)
     words = graph.description(found)
-    if len(kinds) - kinds.count(graph.NONE) - kinds.count(graph.RULED_OUT) > MOST_PAIRS:
+    if sum(kind in graph.LEGEND for kind in kinds) > MOST_PAIRS:
         words = f"{kinds.count(graph.DIRECT)} of {len(kinds)} pairs of units act on each other directly"
         words += f", {kinds.count(graph.THROUGH)} only through others."
     shown = set(kinds) - ({graph.THROUGH} if hidden else set())
@@ -200,7 +166,7 @@ def _graph(found: InfluenceGraph) -> dict[str, Any]:
         "rows": [
             (
                 f"{plain(edge.cause)} → {plain(edge.effect)}",
-                graph.kind_of(edge),
+                edge.kind,
                 *(f"{value:.2g}" for value in (edge.q_value, edge.direct_strength, edge.total_strength)),
             )
             for edge in sorted(found, key=lambda e: (not e.direct, -e.direct_strength))
@@ -208,20 +174,22 @@ def _graph(found: InfluenceGraph) -> dict[str, Any]:
     }
 
 
-def _of_kind(name: str, checks: Sequence[Check]) -> list[Check]:
-    return [check for check in checks if check.name == name]
-
-
-def _card(name: str, prefix: str, checks: Sequence[Check]) -> dict[str, Any]:
-    """One kind of check: its worst verdict, its picture, what does not pass, worst first, and the rest."""
-    found = _of_kind(name, checks)
-    return {
-        "worst": Checks(tuple(found)).verdict,
-        "title": KINDS[name],
-        "drawing": figures.check_panel(name, found, prefix),
-        "others": sorted((c for c in found if c.verdict != "pass"), key=lambda c: -ORDER.index(c.verdict)),
-        "passed": [check for check in found if check.verdict == "pass"],
-    }
+def _cards(checks: Sequence[Check]) -> list[View]:
+    """Each kind of check: its worst verdict, its picture, what does not pass, worst first, and the rest."""
+    out = []
+    for k, (name, title) in enumerate(KINDS.items()):
+        found = [check for check in checks if check.name == name]
+        if found:
+            out.append({
+                "worst": Checks(tuple(found)).verdict,
+                "title": title,
+                "drawing": figures.check_panel(name, found, f"k{k}-"),
+                "others": sorted(
+                    (c for c in found if c.verdict != "pass"), key=lambda c: -VERDICT_ORDER.index(c.verdict)
+                ),
+                "passed": [check for check in found if check.verdict == "pass"],
+            })  # fmt: skip
+    return out
 
 
 def _measured(check: Check) -> str:

@@ -6,7 +6,6 @@ import re
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -27,10 +26,16 @@ from counterflow.report import (
     AskPaths,
     AskRestoration,
     Clock,
+    Estimate,
+    Report,
+    Training,
+    WhatIf,
     compose,
     graph,
     render,
+    section,
     tell,
+    write,
     write_report,
 )
 
@@ -75,7 +80,7 @@ def test_every_kind_of_question_is_told_with_units_and_interval(tmp_path: Path) 
     content = write_report(tmp_path / "r.html", FIT, RECORDING, QUESTIONS, notes=["a note"])
     page = (tmp_path / "r.html").read_text(encoding="utf-8")
     said = texts(page)
-    assert content.questions == 4
+    assert len(content.sections) == 4
     assert content.whatifs[0].question == "If boiler fuel were +2 % for 4 steps: what would turbine do?"
     for told in (content.whatifs[0], *content.told("counterfactual"), *content.told("restoration")):
         assert re.search(r"\(95 %: [+-]?[\d.]+ to [+-]?[\d.]+[;)]", told.sentence()), told.sentence()
@@ -97,7 +102,7 @@ def test_other_questions_are_told_with_their_tables() -> None:
     ]
     content = compose(FIT, RECORDING, asked)
     said = unescape(texts(render(content)))
-    assert content.questions == 3
+    assert len(content.sections) == 3
     for each in content.sections:
         assert each.sentence() in said
     assert "through water_pump" in said
@@ -121,8 +126,6 @@ def test_the_sentences_are_the_answers_numbers() -> None:
     assert f"boiler fuel {wording.number(found.change['boiler']['fuel'], sign=True)} %" in remedy.sentence()
     with pytest.raises(cf.DataError, match="truth"):
         replace(world, truth=np.zeros((3, 3)))
-    with pytest.raises(cf.DataError, match="headline"):
-        replace(shares, headline="nonsense")
 
 
 def test_a_target_out_of_reach_is_said_so() -> None:
@@ -180,51 +183,50 @@ def test_a_fit_without_uncertainty_or_couplings_has_a_report_too() -> None:
             assert said.count("treat this number as") == 2  # under the first question, and before you act
 
 
+def arrows(drawing: str) -> list[str]:
+    """What a pointer is told of each arrow of a drawing."""
+    return [unescape(title) for title in re.findall(r'id="g-arrow\d+"><title>([^<]*)</title>', drawing)]
+
+
 def test_what_was_ruled_out_is_not_drawn_and_not_called_none_found() -> None:
     one = Edge("a", "b", 1e-9, 1e-9, 1e-9, 1e-9, True, True, 1.0, 1.0)
     two = Edge("b", "a", 1.0, 1.0, 1.0, 1.0, False, False, 0.0, 0.0, possible=False)
-    assert [graph.kind_of(edge) for edge in (one, two, replace(two, reaches=True))] == [
-        graph.DIRECT, graph.RULED_OUT, graph.THROUGH
-    ]  # fmt: skip
-    drawing = ElementTree.fromstring("<svg" + graph.drawing(InfluenceGraph(("a", "b"), (one, two), 0.05), "g-").markup)
-    assert [group.get("class") for group in drawing.iter("g") if group.get("class")] == ["direct"]
+    assert [edge.kind for edge in (one, two, replace(two, reaches=True))] == ["direct", "ruled out", "through others"]
+    drawing = graph.drawing(InfluenceGraph(("a", "b"), (one, two), 0.05), "g-").markup
+    assert arrows(drawing) == ["a → b: direct, q = 1e-09, strength 1 directly, 1 in all"]
 
 
-@pytest.mark.parametrize("count", [2, 3, 5, 12])
-@pytest.mark.parametrize("narrow", [False, True])
-def test_a_graph_is_drawn_inside_its_canvas_with_title_and_description(count: int, narrow: bool) -> None:
+@pytest.mark.parametrize(("count", "narrow"), [(2, False), (3, True), (5, False), (12, False), (12, True)])
+def test_a_graph_is_drawn_inside_its_canvas_and_told_in_words(count: int, narrow: bool) -> None:
     names = tuple(f"unit <{k}>" for k in range(count))
     nan = float("nan")
     edges = []
     for k in range(count):
-        for j in range(count):
-            if j == k:
-                continue
+        for j in (j for j in range(count) if j != k):
             direct, unknown = j == (k + 1) % count, k == 0 and j == count - 1 and count > 2
             p = nan if unknown else (1e-9 if direct else 0.5)
             edges.append(Edge(names[k], names[j], p, p, p, p, direct and not unknown, True, 1.0 + k, 2.0))
     found = InfluenceGraph(names, tuple(edges), 0.05)
-    drawing = ElementTree.fromstring("<svg" + graph.drawing(found, "g-", narrow).markup)
-    assert drawing.find("title") is not None
-    assert drawing.findtext("desc") == graph.description(found)
-    assert drawing.get("aria-labelledby") == "g-title g-desc"
-    _, _, width, height = (float(v) for v in str(drawing.get("viewBox")).split())
+    drawn = graph.drawing(found, "g-", narrow)
+    assert graph.description(found) in drawn.label
+    assert ("cannot be told" in drawn.label) == (count > 2)
+    _, _, width, height = (float(v) for v in re.findall(r'viewBox="([^"]*)"', drawn.markup)[0].split())
     boxes = []
-    for rect in drawing.iter("rect"):
-        x, y, w, h = (float(str(rect.get(name))) for name in ("x", "y", "width", "height"))
-        assert 0 <= x <= x + w <= width
-        assert 0 <= y <= y + h <= height
-        boxes.append((x, y, x + w, y + h))
+    for path in re.findall(
+        r'id="g-unit\d+"><title>unit &lt;\d+&gt;</title>\s*<g[^>]*>\s*<path d="([^"]*)"', drawn.markup
+    ):
+        x, y = np.array(re.findall(r"-?[\d.]+", path), float).reshape(-1, 2).T
+        boxes.append((x.min(), y.min(), x.max(), y.max()))
     assert len(boxes) == count
-    for k, a in enumerate(boxes):
-        for b in boxes[:k]:
-            assert a[0] >= b[2] or b[0] >= a[2] or a[1] >= b[3] or b[1] >= a[3], "nodes overlap"
-    kinds = [group.get("class") for group in drawing.iter("g")]
+    for k, (left, top, right, bottom) in enumerate(boxes):
+        assert 0 <= left <= right <= width
+        assert 0 <= top <= bottom <= height
+        for a, b, c, d in boxes[:k]:
+            assert left >= c or a >= right or top >= d or b >= bottom, "units overlap"
+    kinds = [next(kind for kind in graph.LEGEND if f": {kind}" in title) for title in arrows(drawn.markup)]
     assert kinds.count("direct") == count
-    assert kinds.count("unknown") == int(count > 2)
-    assert (kinds.count("through") == 0) == (count > 4 or count == 2) or count == 5
-    if count > 2:
-        assert "cannot be told" in graph.description(found)
+    assert kinds.count("not determined") == int(count > 2)
+    assert (kinds.count("through others") == 0) == (count > 5 or count == 2)
 
 
 def test_checks_are_on_the_page_with_verdict_number_remedy_and_picture() -> None:
@@ -270,3 +272,48 @@ def test_gaps_and_bare_arrays() -> None:
     assert "(3.021 d to 3.635 d from the first)" in content.told("attribution")[0].sentence()
     with pytest.raises(cf.DataError, match="nothing was measured"):
         compose(fit, recording, [AskAttribution("b", 305, 320)])
+
+
+def whatif(**changes: object) -> WhatIf:
+    """An effect of one, two and one and a half on power, and of nothing on the others."""
+    asked = AskEffect("boiler", "turbine", {"fuel": 2.0}, horizon=3)
+    mean = np.array([[1.0, 0.0, 0.0], [2.0, 0.0, 0.0], [1.5, 0.0, 0.0]])
+    effect = replace(FIT.ask(asked), mean=mean, lower=mean - 0.5, upper=mean + 0.5)
+    told = section(HOSTILE, effect, Clock.of(60.0), "power")
+    assert isinstance(told, WhatIf)
+    return replace(told, **changes)  # type: ignore[arg-type]
+
+
+def test_a_what_if_beside_others_and_the_truth() -> None:
+    asked = whatif(label="our fit")
+    twin = whatif(label="our fit", truth=-asked.answer.course, others=[Estimate(HOSTILE, 0 * asked.answer.course)])
+    assert twin.sentence() == (
+        "In truth the power falls by up to 2.00 MW, 2 min after the change begins. Our fit says +2.00 MW (95 %: +1.50 "
+        f"to +2.50); over all channels and times it misses by 200 % of the true effect. {HOSTILE} says +0.00 MW; over "
+        "all channels and times it misses by 100 % of the true effect."
+    )
+    assert [twin.relative_error(each) for each in twin.estimates] == [2.0, 1.0]
+    assert asked.relative_error(asked.estimates[0]) is None
+    page = render(Report(HOSTILE, HOSTILE, (twin,), provenance={"<k>": HOSTILE}))
+    assert "our fit, with 95\N{NO-BREAK SPACE}% band" in page
+    assert "opacity: 0.22" in page
+    assert "<script" not in page
+    assert "<k>" not in page
+    with pytest.raises(cf.DataError, match="shape"):
+        whatif(others=[Estimate("b", asked.answer.course[:2])])
+    with pytest.raises(cf.DataError, match="headline"):
+        whatif(headline="nonsense")
+
+
+def test_a_fit_without_rounds_has_no_curves(tmp_path: Path) -> None:
+    recording = PLANT.simulate(60, rng=2)
+    told, drawn = (
+        Report("t", "l", (whatif(),), tuple(UNITS), (Training.of(method, cf.fit(recording, models, method=method)),))
+        for method, models in (("oracle", PLANT), ("penalty", PLANT.locals()))
+    )
+    assert "Server loss" not in render(told)
+    write(drawn, tmp_path / "report.html")
+    assert "Server loss" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    with pytest.raises(cf.StorageError, match="nowhere"):
+        write(drawn, tmp_path / "nowhere" / "report.html")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["report.html"]
