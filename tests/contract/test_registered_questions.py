@@ -154,7 +154,7 @@ def test_the_same_in_the_console(kind: str, alone: cf.Fit, saved: Path) -> None:
 
 def test_all_of_them_on_one_page(alone: cf.Fit) -> None:
     content = report.compose(alone, RECORDING, list(REQUESTS.values()))
-    assert content.questions == len(QUESTIONS)
+    assert len(content.sections) == len(QUESTIONS)
     page = report.render(content)
     for asked in REQUESTS.values():
         assert asked.words(alone.plant).split(":")[0].replace(" %", "\N{NO-BREAK SPACE}%") in page
