@@ -73,10 +73,10 @@ def replace_folder(target: Path, files: Mapping[str, bytes]) -> None:
         shutil.rmtree(former, ignore_errors=True)
 
 
-def appending(path: Path) -> BinaryIO:
+def appending(path: Path, buffering: int = -1) -> BinaryIO:
     """A log to add to, made if it is not there; no link is followed."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-    return os.fdopen(os.open(path, flags, 0o600), "ab")
+    return os.fdopen(os.open(path, flags, 0o600), "ab", buffering)
 
 
 def draft_of(path: Path) -> Path:

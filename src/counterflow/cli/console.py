@@ -56,7 +56,7 @@ def console(
             brought = import_module("counterflow.cli.federation_file").read_federation(data).recording
         return app.create(model, data=brought, seats=seat or (), policies=policy or ())
 
-    log = access_log or import_module("counterflow.console.access_log").usual_place(model)
+    log = access_log or import_module("counterflow.console.visits").usual_place(model)
     service.serve(
         make, host=host, port=port, token=token, hours=hours, behind=behind, browser=browser,
         metrics_token=metrics_token, log=log,

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 from counterflow.errors import OptionError
 
-NEEDED = ("fastapi", "uvicorn", "plotly")
+NEEDED = ("fastapi", "uvicorn", "plotly", "prometheus_client")
 
 
 def require() -> None:

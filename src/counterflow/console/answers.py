@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from counterflow.console import forms
-from counterflow.console.responses import AnswerResponse
 from counterflow.console.seats import Seat
+from counterflow.console.views import AnswerResponse
 from counterflow.errors import CounterflowError, OptionError
 from counterflow.frames import as_csv
 from counterflow.plant.units import unknown_name

@@ -9,31 +9,30 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial, wraps
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal, get_type_hints
 
-from fastapi import Depends, FastAPI, Query, Request
+from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from counterflow import errors
 from counterflow._version import __version__
-from counterflow.console import answers, forms, responses, views
+from counterflow.console import answers, forms, metrics, views
 from counterflow.console.admission import METRICS, problem
-from counterflow.console.facts import facts
-from counterflow.console.metrics import TEXT
 from counterflow.console.opening import Opened, open_model
-from counterflow.console.seats import Seat
-from counterflow.errors import CounterflowError, StorageError, UnknownNameError
+from counterflow.console.views import AnswerResponse, Failure, Here
+from counterflow.errors import CounterflowError, StorageError
 from counterflow.plant import Recording
 from counterflow.questions.question import Request as AnyQuestion
 from counterflow.questions.registry import QUESTIONS
 
 STATUS: tuple[tuple[type[CounterflowError], int], ...] = (
-    (errors.UnidentifiedError, 409), (errors.UnstableError, 409), (UnknownNameError, 404), (errors.PrivacyError, 403),
-    (StorageError, 503), (errors.ProtocolError, 503), (CounterflowError, 400),
+    (errors.UnidentifiedError, 409), (errors.UnstableError, 409), (errors.UnknownNameError, 404),
+    (errors.PrivacyError, 403), (StorageError, 503), (errors.ProtocolError, 503), (CounterflowError, 400),
 )  # fmt: skip
 Responses = dict[int | str, dict[str, Any]]
 Turn = AbstractContextManager[Any]
@@ -51,7 +50,7 @@ _SAID = {
     429: "Too many requests.",
     503: "The coordinator of the federation does not answer; or the console is busy, or being stopped.",
 }
-WRONG: Responses = {code: {"model": responses.Failure, "description": said} for code, said in _SAID.items()}
+WRONG: Responses = {code: {"model": Failure, "description": said} for code, said in _SAID.items()}
 FILE: Responses = {200: {"description": "The file.", "content": {each: {} for each in answers.KINDS.values()}}}
 DESCRIPTION = """Ask a fitted federation from scripts as the page does. A *seat* is a point of view: `server`, or
 `unit:<name>`. Numbers that are not known are null; row k of an effect is k+1 steps after the change began."""
@@ -70,101 +69,51 @@ def create(
 
 def application(opened: Opened) -> FastAPI:
     """The application for seats that are open."""
-
-    async def note_seat(request: Request) -> None:
-        """For the access log, which must not hold what a visitor makes up."""
-        if (seat := request.path_params.get("seat")) in opened.seats:
-            request.scope["seat"] = seat
-
     app = FastAPI(
         title="Counterflow console", version=__version__, description=DESCRIPTION, openapi_url="/api/openapi.json",
-        docs_url=None, redoc_url=None, dependencies=[Depends(note_seat)],
+        docs_url=None, redoc_url=None,
     )  # fmt: skip
+    app.state.opened = opened
     for family in (CounterflowError, RequestValidationError, HTTPException):
         app.add_exception_handler(family, _refused)
-
     here = any(seat.server is not None for seat in opened.seats.values())  # or questions wait for another machine
-    turn: Turn = threading.BoundedSemaphore(AT_WORK) if here else nullcontext()
+    apart = partial(_apart, turn=threading.BoundedSemaphore(AT_WORK) if here else nullcontext())
 
-    def at(seat: str) -> Seat:
-        if seat not in opened.seats:
-            raise UnknownNameError(f"no seat {seat!r:.120}; the seats are {', '.join(opened.seats)}")
-        return opened.seats[seat]
-
-    def view(path: str, schema: type[BaseModel], summary: str) -> Callable[[Callable[..., Any]], Any]:
-        get = app.get(f"/api/seats{path}", response_model=schema, summary=summary, responses=WRONG)
-        return lambda work: get(_apart(work, schema, turn))
-
-    @view("", responses.Seats, "Points of view that this console offers")
-    def seats() -> Any:
-        return views.seats(opened)
-
-    @view("/{seat}/plant", responses.PlantResponse, "Units, channels, and what may be asked")
-    def plant(seat: str) -> Any:
-        return views.plant(at(seat))
-
-    @view("/{seat}/graph", responses.GraphResponse, "Who acts on whom")
-    def graph(seat: str, rate: Annotated[float, Query(gt=0, lt=1)] = 0.05) -> Any:
-        return views.graph(at(seat), rate)
-
-    @view("/{seat}/checks", responses.ChecksResponse, "What speaks against the answers")
-    def checks(seat: str) -> Any:
-        return views.checks(at(seat))
-
-    @view("/{seat}/training", responses.TrainingResponse, "How the fit came about")
-    def training(seat: str) -> Any:
-        return views.training(at(seat))
-
-    @view("/{seat}/log", responses.LogResponse, "The unit's own measurements, thinned")
-    def log(seat: str, channel: str, points: Annotated[int, Query(ge=10, le=10_000)] = 800) -> Any:
-        return views.log(at(seat), channel, points)
-
-    @view("/{seat}/rows", responses.RowsResponse, "Which rows a window has that is given by dates or durations")
-    def rows(seat: str, start: forms.Row | forms.Time, stop: forms.Row | forms.Time | None = None) -> Any:
-        return views.rows(at(seat), start, stop)
-
+    for path, summary, view in views.VIEWS:
+        schema = get_type_hints(view)["return"]
+        app.get(path, response_model=schema, summary=summary, responses=WRONG)(apart(view))
     for question in QUESTIONS.values():
-        _add_question(app, question, at, turn)
-
-    @app.post(
-        "/api/seats/{seat}/export/{kind}", summary="An answer as a file", response_class=Response,
-        responses=FILE | WRONG,
-    )  # fmt: skip
-    @partial(_apart, turn=turn)
-    def export(seat: str, kind: Literal["json", "csv", "html"], wanted: forms.Export) -> Response:
-        content = answers.export(at(seat), wanted.question, kind)
-        name = f"counterflow-{wanted.question.kind}.{kind}"
-        headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-        return Response(content, media_type=answers.KINDS[kind], headers=headers)
-
-    @app.get(METRICS, include_in_schema=False)
-    @_apart
-    def metrics(request: Request) -> Response:
-        counted = request.scope.get("state", {}).get("metrics", list)()
-        return Response("".join(family.text() for family in [*counted, *facts(opened)]), media_type=TEXT)
-
+        path, work = f"/api/seats/{{seat}}/{question.tab}", apart(_asking(question))
+        app.post(path, response_model=AnswerResponse, summary=question.title, responses=WRONG)(work)
+    path, summary = "/api/seats/{seat}/export/{kind}", "An answer as a file"
+    app.post(path, summary=summary, response_class=Response, responses=FILE | WRONG)(apart(_export))
+    app.get(METRICS, include_in_schema=False)(_apart(_metrics))
     _serve_page(app)
     return app
 
 
-def _add_question(app: FastAPI, question: type[AnyQuestion], at: Callable[[str], Seat], turn: Turn) -> None:
-    def asked(seat: str, question: Any) -> dict[str, Any]:
-        return answers.answer(at(seat), kind, question).content
+def _asking(question: type[AnyQuestion]) -> Callable[..., AnswerResponse]:
+    def asked(seat: Here, question: Any) -> AnswerResponse:
+        return AnswerResponse.model_validate(answers.answer(seat, kind, question).content)
 
-    kind = question
-    asked.__name__ = question.tab
-    asked.__annotations__ = {"seat": str, "question": forms.FORMS[question.kind]}
-    path, schema = f"/api/seats/{{seat}}/{question.tab}", responses.AnswerResponse
-    route = app.post(path, summary=question.title, response_model=schema, responses=WRONG)
-    route(_apart(asked, schema, turn))
+    kind, asked.__name__ = question, question.tab
+    asked.__annotations__["question"] = forms.FORMS[question.kind]
+    return asked
 
 
-def _apart(work: Callable[..., Any], schema: Any = None, turn: Turn | None = None) -> Callable[..., Any]:
-    """``work`` in a thread of its own, which nobody waits for when the console ends; its answer as JSON of a schema.
+def _export(seat: Here, kind: Literal["json", "csv", "html"], wanted: forms.Export) -> Response:
+    content = answers.export(seat, wanted.question, kind)
+    headers = {"Content-Disposition": f'attachment; filename="counterflow-{wanted.question.kind}.{kind}"'}
+    return Response(content, media_type=answers.KINDS[kind], headers=headers)
 
-    ``turn`` is held meanwhile.
-    """
-    as_json: TypeAdapter[Any] | None = None if schema is None else TypeAdapter(schema)
+
+def _metrics(request: Request) -> Response:
+    counted = request.scope.get("state", {}).get("metrics", list)()
+    return Response(metrics.text([*counted, *metrics.facts(request.app.state.opened)]), media_type=metrics.TEXT)
+
+
+def _apart(work: Callable[..., Response | BaseModel], turn: Turn | None = None) -> Callable[..., Any]:
+    """``work`` in a thread of its own, which nobody waits for when the console ends; ``turn`` is held meanwhile."""
 
     @wraps(work)
     async def asked(**given: Any) -> Response:
@@ -175,9 +124,8 @@ def _apart(work: Callable[..., Any], schema: Any = None, turn: Turn | None = Non
             try:
                 with turn or nullcontext():
                     found = work(**given)
-                    if as_json is not None:
-                        checked = as_json.validate_python(found, from_attributes=True)
-                        text = as_json.dump_json(checked, exclude_unset=schema is responses.AnswerResponse)
+                    if isinstance(found, BaseModel):
+                        text = found.model_dump_json(exclude_unset=isinstance(found, AnswerResponse))
                         found = Response(text, media_type="application/json")
                 settle = partial(done.set_result, found)
             except Exception as error:
@@ -222,8 +170,6 @@ _TYPES = {
 
 
 def _plotly() -> Path:
-    from importlib.util import find_spec
-
     found = find_spec("plotly")
     place = Path(str(found.origin)).parent / "package_data" / "plotly.min.js" if found and found.origin else None
     if place is None or not place.is_file():

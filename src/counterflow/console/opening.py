@@ -192,16 +192,9 @@ def _federated(folder: Path) -> Opened:
 def plant_seat(view: PlantView) -> Seat:
     """A plant's point of view of a fit on another machine."""
     return Seat(
-        view.unit,
-        view.server,
-        view.parts,
-        view.plant,
-        view.method,
-        view.measurements,
-        caveats=view.part.caveats,
-        provenance=view.provenance,
-        calendar=view.calendar,
-    )
+        view.unit, view.server, view.parts, view.plant, view.method, view.measurements, caveats=view.part.caveats,
+        provenance=view.provenance, calendar=view.calendar,
+    )  # fmt: skip
 
 
 def _coordinator(folder: Path) -> Opened:

@@ -6,11 +6,10 @@ and nobody's raw measurements. Every seat asks through the library's questions; 
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import Literal
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from counterflow.caveats import Caveat
 from counterflow.checks import Checks
 from counterflow.errors import CounterflowError, OptionError, PrivacyError
 from counterflow.exchange.estimators import KalmanEstimator
-from counterflow.exchange.outcome import Provenance, Status
+from counterflow.exchange.outcome import Provenance
 from counterflow.exchange.part import UnitPart
 from counterflow.exchange.privacy import PrivacyReport
 from counterflow.federation import QuestionGate
@@ -94,20 +93,24 @@ class Seat(Questions):
     checked: Callable[[], Checks] | str = "checks need all parts of a fit: run counterflow check where they are"
     provenance: Provenance | None = None
     calendar: Calendar | None = None
-    _kept: OrderedDict[tuple[str, int], FloatArray | None] = field(default_factory=OrderedDict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def id(self) -> str:
         return SERVER if self.unit is None else f"unit:{self.unit}"
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> Literal["unit", "server"]:
         return "server" if self.unit is None else "unit"
 
     @property
-    def status(self) -> Status | None:
-        return None if self.record is None else self.record.status
+    def gated(self) -> Gated | None:
+        """The server behind policies, where there are any."""
+        return self.asked if isinstance(self.asked, Gated) else None
+
+    @property
+    def answering(self) -> Responder:
+        """Whoever answers, behind policies or not."""
+        return self.asked if self.gated is None else self.gated.server
 
     def part_of(self, name: str) -> UnitPart:
         """Of a unit whose outputs are seen here."""
@@ -126,23 +129,22 @@ class Seat(Questions):
 
     def baseline(self, unit: str, steps: int) -> FloatArray | None:
         """What is expected (steps, D_m) if nothing changes, if that can be told."""
-        key = (unit, steps)
-        with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key]
-        found = None
-        if not self.refusals[AskForecast.tab]:
+        return self._baselines(unit, steps)
+
+    @cached_property
+    def _baselines(self) -> Callable[[str, int], FloatArray | None]:
+        @lru_cache(_BASELINES)
+        def expected(unit: str, steps: int) -> FloatArray | None:
+            if self.refusals[AskForecast.tab]:
+                return None
             try:
-                part, request = self.part_of(unit), AskForecast(unit, steps)
-                found = ask_server(request, self.plant, self._without_doubt, part).mean
+                found = ask_server(AskForecast(unit, steps), self.plant, self._without_doubt, self.part_of(unit))
             except CounterflowError:
-                found = None  # an answer does without it
-        with self._lock:
-            self._kept[key] = found
-            while len(self._kept) > _BASELINES:
-                self._kept.popitem(last=False)
-        return found
+                return None  # an answer does without it
+            mean: FloatArray = found.mean
+            return mean
+
+        return expected
 
     def recent(self, unit: str) -> FloatArray:
         """The unit's own measurements (rows, D_m); no rows where there are none."""
@@ -153,7 +155,7 @@ class Seat(Questions):
     @property
     def controlled(self) -> bool:
         """Whether controllers are known here, so that answers can be about the running plant."""
-        asked = self.asked.server if isinstance(self.asked, Gated) else self.asked
+        asked = self.answering
         return bool(asked.running_plant.reactors) if isinstance(asked, Server) else True  # else its coordinator knows
 
     @property
@@ -170,14 +172,14 @@ class Seat(Questions):
     @cached_property
     def _without_doubt(self) -> Responder:
         """The same server, not asked how sure it is: that takes the longest."""
-        asked = self.asked.server if isinstance(self.asked, Gated) else self.asked
+        asked = self.answering
         if not isinstance(asked, Server) or asked.couplings is None:
             return self.asked
         return replace(asked, couplings=replace(asked.couplings, spread=None))
 
     def warm(self) -> None:
         """Do now what the first question would wait for."""
-        for server in (self.asked.server if isinstance(self.asked, Gated) else self.asked, self.server):
+        for server in (self.answering, self.server):
             if isinstance(server, Server):
                 server.model.warm()
 
@@ -198,26 +200,35 @@ class Seat(Questions):
         """What was looked at; at a unit, of all units that the policies let it know of, as in its answers."""
         if isinstance(self.checked, str):
             raise OptionError(self.checked)
-        found = self.checked()
-        if not isinstance(self.asked, Gated):
+        found, gated = self.checked(), self.gated
+        if gated is None:
             return found
-        gate, asker = self.asked.gate, self.asked.asker
-        return Checks(tuple(c for c in found.checks if gate.is_open(asker, c.units)), found.rows, found.fitted)
+        seen = tuple(each for each in found.checks if gated.gate.is_open(gated.asker, each.units))
+        return Checks(seen, found.rows, found.fitted)
 
     @property
     def closed(self) -> bool:
         """Whether policies keep back what is known of some units."""
-        names = [unit.name for unit in self.plant.units]
-        return isinstance(self.asked, Gated) and not self.asked.gate.is_open(self.asked.asker, names)
+        names, gated = [unit.name for unit in self.plant.units], self.gated
+        return gated is not None and not gated.gate.is_open(gated.asker, names)
 
     def refusal_of_input(self, unit: str, column: int) -> str:
         """Why an input may not be asked about; "" if it may."""
-        if isinstance(self.asked, Gated):
-            mark = np.eye(self.asked.unit(unit).n_inputs)[[column]]
-            asker = self.asked.asker
-            change = Change(asker, unit, False, 0, str(column), mark).naming(self.asked.unit(unit).input_names)
-            return self.asked.gate.refusal(asker, [change], Ask(asker, AskEffect.kind, 0, 1)) or ""
-        return ""
+        if self.gated is None:
+            return ""
+        source, asker = self.gated.unit(unit), self.gated.asker
+        change = Change(asker, unit, False, 0, str(column), np.eye(source.n_inputs)[[column]])
+        ask = Ask(asker, AskEffect.kind, 0, 1)
+        return self.gated.gate.refusal(asker, [change.naming(source.input_names)], ask) or ""
+
+    def recorded_input(self, name: str, column: int) -> FloatArray | None:
+        """(rows,): an input in the server's record, where that is on this machine."""
+        server = self.server
+        if server is None or server.shared is None:
+            return None
+        before = server.units[: server.names.index(name)]
+        recorded = server.shared.u[:, sum(unit.n_inputs for unit in before) + column]
+        return np.asarray(recorded + server.point(name).input_level[column])
 
     @cached_property
     def refusals(self) -> Mapping[str, str]:
@@ -239,7 +250,7 @@ class Seat(Questions):
     def _no_graph(self) -> str:
         if self.server is None:
             return "the influence graph is the coordinator's: ask it, or ask about one unit at a time"
-        if isinstance(self.asked, Gated):
+        if self.gated is not None:
             return "policies say who may ask about which inputs; who acts on whom is for the server's seat"
         known = self.server.couplings
         if known is None:
@@ -254,22 +265,17 @@ class Seat(Questions):
             raise OptionError(self.refusals[kind])
 
 
-def states_as_outputs(server: Server, unit: PublicUnit, index: int) -> UnitPart:
-    """A part whose outputs are the unit's states: what the server can say of it."""
-    first = sum(each.states for each in server.units[:index])
-    column = sum(each.n_inputs for each in server.units[:index])
-    own, inputs = slice(first, first + unit.states), slice(column, column + unit.n_inputs)
-    names = [f"state {k + 1}" for k in range(unit.states)]
-    names = [f"{name} (state)" if name in unit.input_names else name for name in names]
-    identity = np.eye(unit.states)
-    model = LocalModel(A=server.A[own, own], B=server.B[own, inputs], C=identity, Q=identity, R=identity)
-    described = Unit(unit.name, unit.states, unit.inputs, names)
-    return UnitPart(described, model, KalmanEstimator(model), link=server.link)
-
-
 def server_seat(fit: Fit | None, server: Server, record: Record, checked: Callable[[], Checks] | str) -> Seat:
-    """The server's point of view."""
-    parts = {unit.name: states_as_outputs(server, unit, k) for k, unit in enumerate(server.units)}
+    """The server's point of view: the outputs of every unit are its states, which is what the server can say of it."""
+    parts, first, column = {}, 0, 0
+    for unit in server.units:
+        own, inputs = slice(first, first + unit.states), slice(column, column + unit.n_inputs)
+        first, column, identity = own.stop, inputs.stop, np.eye(unit.states)
+        names = [f"state {k + 1}" for k in range(unit.states)]
+        names = [f"{name} (state)" if name in unit.input_names else name for name in names]
+        model = LocalModel(A=server.A[own, own], B=server.B[own, inputs], C=identity, Q=identity, R=identity)
+        described = Unit(unit.name, unit.states, unit.inputs, names)
+        parts[unit.name] = UnitPart(described, model, KalmanEstimator(model), link=server.link)
     units = tuple(parts[name].unit for name in record.order)
     return Seat(
         None, server, parts, KnownUnits(units, record.dt), server.method, NO_MEASUREMENTS, server, record,

@@ -22,14 +22,15 @@ from typing import cast
 from urllib.parse import urlsplit
 
 import uvicorn
+from prometheus_client.core import Metric
 from starlette.types import ASGIApp
 
 from counterflow.console import connections
-from counterflow.console.access_log import AccessLog
 from counterflow.console.admission import Rules, Token, origin
 from counterflow.console.connections import Connection, Room
 from counterflow.console.guard import Guard
-from counterflow.console.metrics import Family, Metrics, Sample
+from counterflow.console.metrics import Metrics, family
+from counterflow.console.visits import AccessLog
 from counterflow.errors import OptionError, StorageError
 
 PORT = 8437
@@ -207,16 +208,16 @@ def _descriptors() -> int:
     return max(OTHER_FILES, (wanted if soft < 0 else soft) - OTHER_FILES)
 
 
-def _gauges(room: Room, guard: Guard, journal: AccessLog | None) -> list[Family]:
-    held = [Sample(len(room.guests), {"of": "visitors"}), Sample(room.strangers, {"of": "strangers"})]
-    closed = [Sample(count, {"why": why}) for why, count in room.closed.items()]
-    turns = [Sample(guard.limit.held, {"state": "answered"}), Sample(guard.limit.waiting, {"state": "waiting"})]
-    lost = [Sample(0 if journal is None else journal.lost)]
+def _gauges(room: Room, guard: Guard, journal: AccessLog | None) -> list[Metric]:
+    held = {"visitors": len(room.guests), "strangers": room.strangers}
+    under_way = {"answered": guard.limit.held, "waiting": guard.limit.waiting}
+    closed = "Connections that were closed by limits."
+    lost = "Lines of the access log that were not written."
     return [
-        Family("console_connections", "gauge", "Connections that are open.", held),
-        Family("console_connections_closed_total", "counter", "Connections that were closed by limits.", closed),
-        Family("console_questions", "gauge", "Questions under way.", turns),
-        Family("console_access_log_lost_total", "counter", "Lines of the access log that were not written.", lost),
+        family("console_connections", "Connections that are open.", held, "of"),
+        family("console_connections_closed", closed, room.closed, "why", counted=True),
+        family("console_questions", "Questions under way.", under_way, "state"),
+        family("console_access_log_lost", lost, {(): 0 if journal is None else journal.lost}, counted=True),
     ]
 
 

@@ -26,8 +26,7 @@ import counterflow as cf
 from counterflow import console
 from counterflow.cli import app as command_line
 from counterflow.console import service as serving
-from counterflow.console.access_log import AccessLog
-from counterflow.console.visits import Visit
+from counterflow.console.visits import AccessLog, Visit
 from counterflow.errors import OptionError, StorageError
 
 SOURCE = str(Path(cf.__file__).parents[1])
@@ -471,8 +470,8 @@ def test_it_ends_while_a_computation_is_under_way() -> None:
     code = (
         "import time\nfrom counterflow.console import app, service, views\n"
         "from counterflow.console.opening import Opened\nservice.STOPPING = 0.1\n"
-        "def seats(opened):\n    print('computing', flush=True)\n    time.sleep(3600)\n"
-        "views.seats = seats\n"
+        "def seats() -> views.Seats:\n    print('computing', flush=True)\n    time.sleep(3600)\n"
+        "views.VIEWS[0] = (*views.VIEWS[0][:2], seats)\n"
         "service.serve(lambda: app.application(Opened('x', {})), port=0, browser=False)\n"
     )
     with running(["-c", code]) as (process, address), connect(port_of(address)) as line:
@@ -741,11 +740,11 @@ def test_a_fit_is_served_until_ctrl_c(tmp_path: Path) -> None:
         status, headers, body = get(port, "/metrics")
         assert (status, headers["content-type"].partition(";")[0]) == (200, "text/plain")
         samples = dict(line.rsplit(" ", 1) for line in body.decode().splitlines() if not line.startswith("#"))
-        requests = 'counterflow_console_requests_total{route="%s",method="%s",status="200"}'
-        assert samples[requests % ("/api/seats", "GET")] == "1.0"
-        assert samples[requests % ("/api/seats/{seat}/effect", "POST")] == "1.0"
+        requests = 'counterflow_console_requests_total{method="%s",route="%s",status="200"}'
+        assert samples[requests % ("GET", "/api/seats")] == "1.0"
+        assert samples[requests % ("POST", "/api/seats/{seat}/effect")] == "1.0"
         assert samples['counterflow_console_questions_total{kind="effect"}'] == "1.0"
-        assert samples['counterflow_console_request_seconds_bucket{route="/api/seats",le="+Inf"}'] == "1.0"
+        assert samples['counterflow_console_request_seconds_bucket{le="+Inf",route="/api/seats"}'] == "1.0"
         assert samples['counterflow_console_connections{of="visitors"}'] == "1.0"
         assert 0 <= float(samples["counterflow_model_age_seconds"]) < 600
         assert any(name.startswith("counterflow_model_info{") and '/fit",' in name for name in samples)
