@@ -11,7 +11,7 @@ import math
 import numpy as np
 from scipy import stats
 
-from counterflow.exchange.machines import ExchangeUnit
+from counterflow.exchange.exchange import ExchangeUnit
 from counterflow.exchange.method import unit_step
 from counterflow.exchange.registry import ROWS
 from counterflow.exchange.task import LocalTask, UnitData
@@ -35,7 +35,7 @@ def message_of(y, privacy):
     """What the unit really sends, by its own state machine."""
     unit = Unit("boiler", states=2, inputs=1, outputs=3)
     task = LocalTask("sufficient", {"boiler": unit.inputs}, privacy=privacy)
-    state = ExchangeUnit(ROWS.what, task, UnitData(unit, y, np.zeros((len(y), 1)), MODEL))
+    state = ExchangeUnit(ROWS, task, UnitData(unit, y, np.zeros((len(y), 1)), MODEL))
     state, (message,) = unit_step(state, Request("boiler"))
     return message, state.release
 

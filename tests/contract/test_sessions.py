@@ -24,7 +24,7 @@ from tolerances import EXACT
 import counterflow as cf
 from counterflow.errors import OptionError, PrivacyError, ProtocolError, StorageError
 from counterflow.exchange.compression import sufficient_message
-from counterflow.exchange.machines import ExchangeServer, ExchangeUnit
+from counterflow.exchange.exchange import ExchangeServer, ExchangeUnit
 from counterflow.exchange.moments import SHARES
 from counterflow.exchange.rows import foreseen
 from counterflow.exchange.task import UnitData

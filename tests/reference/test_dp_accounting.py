@@ -14,6 +14,7 @@ import pytest
 
 from counterflow.exchange.moments import COUNTED, RADIUS, SHARES, released
 from counterflow.exchange.registry import MOMENTS
+from counterflow.exchange.task import LocalTask
 from counterflow.privacy import Cost, Privacy, gaussian_epsilon, total_epsilon
 from counterflow.privacy.clipping import STEPS
 
@@ -108,7 +109,9 @@ def test_all_rounds_of_private_moments_and_their_counts(epsilon, delta, window):
         theirs.compose(dp_accounting.GaussianDpEvent(counted), STEPS)
         theirs.compose(dp_accounting.GaussianDpEvent(privacy.multiplier(1) / math.sqrt(share * COUNTED)))
     assert theirs.get_epsilon(delta) == pytest.approx(epsilon, rel=BAR)
-    costs = MOMENTS.what.costs(privacy, None, 4000)
-    later = MOMENTS.what.costs(replace(privacy, start=4000), None, 4000)
+    costs, later = (
+        [charge.cost for charge in MOMENTS.charges(LocalTask("moments", {}, privacy=each), None, 4000)]
+        for each in (privacy, replace(privacy, start=4000))
+    )
     assert total_epsilon(costs, delta, window) == pytest.approx(epsilon, rel=1e-6)
     assert total_epsilon([*costs, *later], delta, window) == pytest.approx(epsilon, rel=1e-6)

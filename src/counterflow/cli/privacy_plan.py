@@ -20,8 +20,8 @@ from counterflow.cli.output import Part, Told, answering, noted
 from counterflow.cli.privacy_ledgers import protects
 from counterflow.errors import OptionError
 from counterflow.exchange.compression import sufficient_message
+from counterflow.exchange.exchange import ExchangeServer, ExchangeUnit
 from counterflow.exchange.log_moments import ranges
-from counterflow.exchange.machines import ExchangeServer, ExchangeUnit
 from counterflow.exchange.moments import MomentMemory
 from counterflow.exchange.registry import LOG_MOMENTS, MOMENTS
 from counterflow.exchange.rows import privatised
@@ -218,7 +218,7 @@ def _by_moments(task: Task, recording: Recording, privacy: Privacy | None) -> Ex
     options = {} if known is None else {"edges": known.edges, "forbidden": known.forbidden}
     asked = LocalTask("moments", {unit.name: unit.inputs for unit in plant.units}, options, privacy=privacy)
     own = {n: UnitData(plant.unit(n), recording[n].y, recording[n].u, task.models[n]) for n in names}
-    units = {n: ExchangeUnit(MOMENTS.what, asked, own[n]) for n in names}
+    units = {n: ExchangeUnit(MOMENTS, asked, own[n]) for n in names}
     done, states, _ = engine.run(MOMENTS.server(asked), units)
     assert isinstance(done, ExchangeServer)
     assert isinstance(done.memory, MomentMemory)
@@ -234,7 +234,7 @@ def _from_logs(task: Task, recording: Recording, privacy: Privacy | None) -> Exp
     asked = LocalTask("moments", inputs, {"memory": task.memory}, privacy=privacy, from_logs=True)
     rows = {unit.name: recording[unit.name] for unit in plant.units}
     own = {n: UnitData(_ranged(plant.unit(n), rows[n].y), rows[n].y, rows[n].u) for n in names}
-    units = {n: ExchangeUnit(LOG_MOMENTS.what, asked, own[n]) for n in names}
+    units = {n: ExchangeUnit(LOG_MOMENTS, asked, own[n]) for n in names}
     done, states, _ = engine.run(LOG_MOMENTS.server(asked), units)
     assert isinstance(done, ExchangeServer)
     assert isinstance(done.memory, MomentMemory)

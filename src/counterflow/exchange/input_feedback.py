@@ -24,7 +24,6 @@ from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
 from counterflow.control import as_law
 from counterflow.errors import PrivacyError
-from counterflow.exchange.task import Task, UnitData
 from counterflow.plant import Unit
 
 REACTING = ("refused", "told")
@@ -62,21 +61,9 @@ class Reaction(NamedTuple):
 
 
 def reactions(unit: Unit, y: FloatArray, u: FloatArray, at_once: bool = False) -> tuple[Reaction, ...]:
-    """Of every input of a unit.
+    """Of every input of a unit, from measurements (T+1, D), NaN where missing, and inputs (T+1, U).
 
-    Parameters
-    ----------
-    y : (T+1, D), NaN where missing.
-    u : (T+1, U).
-    at_once : whether inputs act on the row that they stand in; then a measurement of the same row says nothing.
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> y = rng.normal(size=(2000, 3))
-    >>> u = np.column_stack([rng.normal(size=2000), 0.5 * np.roll(y[:, 0], 40) + rng.normal(size=2000)])
-    >>> [r.found for r in reactions(Unit("boiler", inputs=["free", "controlled"], outputs=3), y, u)]
-    [False, True]
+    ``at_once``: inputs act on the row that they stand in; then a measurement of the same row says nothing.
     """
     declared = {loop.moves: loop.reads for loop in unit.loops if loop.law is None or as_law(loop.law).looks}
     moving = {name for name, series in zip(unit.input_names, u.T, strict=True) if np.ptp(series) > 0}
@@ -88,26 +75,9 @@ def reactions(unit: Unit, y: FloatArray, u: FloatArray, at_once: bool = False) -
     )
 
 
-def reaction_of(
-    task: Task, own: UnitData, reacting: str, at_once: bool = False, again: bool = False
-) -> tuple[Caveat, ...]:
-    """What a unit finds of its own inputs before it takes part in a private fit; PrivacyError if it may not.
-
-    ``again``: after the fit. Who has not been refused then has nothing to tell, unless it was to be told.
-    """
-    if task.privacy is None or (again and reacting == "refused"):
-        return ()
-    return reaction_caveats(own.unit, reactions(own.unit, own.y, own.u, at_once), reacting == "refused")
-
-
-def reactions_refused(unit: Unit, y: FloatArray, u: FloatArray, at_once: bool = False) -> None:
-    """PrivacyError if inputs of a new window react to its measurements."""
-    reaction_caveats(unit, reactions(unit, y, u, at_once), refuse=True)
-
-
-def reaction_caveats(unit: Unit, found: tuple[Reaction, ...], refuse: bool) -> tuple[Caveat, ...]:
-    """What the unit has to know of inputs that react; PrivacyError if it is not to take part with them."""
-    reacting = [each for each in found if each.found]
+def reaction_caveats(unit: Unit, y: FloatArray, u: FloatArray, at_once: bool, refuse: bool) -> tuple[Caveat, ...]:
+    """What a unit has to know of inputs that react; PrivacyError if it is not to take part in a private fit so."""
+    reacting = [each for each in reactions(unit, y, u, at_once) if each.found]
     if not reacting:
         return ()
     told = ", ".join(map(str, reacting))
@@ -130,11 +100,15 @@ def reaction_caveats(unit: Unit, found: tuple[Reaction, ...], refuse: bool) -> t
 
 def _seen(y: FloatArray, u: FloatArray, at_once: bool) -> list[tuple[float, float]]:
     """Of every input: share of what is new in it that one correlation with measurements tells, and its p-value."""
+    from scipy.special import log_ndtr, ndtri
+    from scipy.stats import rankdata
+
     nothing = [(0.0, 1.0)] * u.shape[1]
     there = np.isfinite(y)
     measured, moved = np.zeros(y.shape), _standard(u)
-    for k in range(y.shape[1]):
-        measured[:, k] = _scores(y[:, k], there[:, k])
+    for values, read, scores in zip(y.T, there.T, measured.T, strict=True):
+        if read.any():  # normal scores by ranks: wild readings do not decide
+            scores[read] = ndtri((rankdata(values[read]) - 0.5) / int(read.sum()))
     chosen, heard = measured.any(axis=0), np.asarray(moved.any(axis=0))
     rows, inputs = len(u), int(heard.sum())
     if not chosen.any() or not inputs:
@@ -167,7 +141,7 @@ def _seen(y: FloatArray, u: FloatArray, at_once: bool) -> list[tuple[float, floa
                     best[j] = max(best[j], _largest(together, allowed, most, count, memory, int(at_once)))
             width *= 2
     tests = 2 * (memory + 1) * int(chosen.sum())
-    return [(share, _p_value(z, tests)) for z, share in best]
+    return [(share, min(1.0, 2 * tests * math.exp(float(log_ndtr(-z))))) for z, share in best]
 
 
 def _news(
@@ -208,40 +182,17 @@ def _largest(
     return float(z[top]), float(min(1.0, together[first + top] ** 2 / max(most, 1e-300)))
 
 
-def _p_value(z: float, tests: int) -> float:
-    from scipy.special import log_ndtr
-
-    return min(1.0, 2 * tests * math.exp(float(log_ndtr(-z))))
-
-
 def _standard(u: FloatArray) -> FloatArray:
-    """Inputs around zero and of variance one; one that does not move is zero.
-
-    They are scaled by their largest entry first: squares of what may be written there need not be numbers.
-    """
+    """Inputs around zero and of variance one; one that does not move is zero."""
+    # by their largest entry first: squares of what may be written there need not be numbers
     scaled = u / np.maximum(np.abs(u).max(axis=0, initial=0.0), 1e-300)
     scaled = scaled - scaled.mean(axis=0)
     size = np.sqrt(np.square(scaled).mean(axis=0))
     return np.asarray(np.where(size > 1e-9, scaled / np.where(size > 0, size, 1.0), 0.0))
 
 
-def _scores(values: FloatArray, there: NDArray[np.bool_]) -> FloatArray:
-    """Normal scores of readings that are there, by their ranks: wild ones do not decide; zero in other rows."""
-    from scipy.special import ndtri
-    from scipy.stats import rankdata
-
-    out = np.zeros(len(values))
-    if there.any():
-        out[there] = ndtri((rankdata(values[there]) - 0.5) / int(there.sum()))
-    return out
-
-
 def _spans(last: int, most: int) -> tuple[tuple[int, int], ...]:
-    """(first, last) of the lags 1..last: one by one at first, then ever wider, about ``most`` of them.
-
-    >>> _spans(20, 6)
-    ((1, 1), (2, 2), (3, 3), (4, 7), (8, 14), (15, 20))
-    """
+    """(first, last) of the lags 1..last: one by one at first, then ever wider, about ``most`` of them."""
     growth = 1.4
     while True:
         single = max(1, min(SINGLE, most // 2, last))

@@ -3,34 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from counterflow.arrays import FloatArray, frozen
+from counterflow.arrays import FloatArray, frozen, slices
 from counterflow.caveats import Caveat, scope_of
 from counterflow.errors import DataError, OptionError, PrivacyError, ProtocolError
 from counterflow.exchange.compression import left_out_caveats, rows_and_channels, spans_of
 from counterflow.exchange.estimators import KalmanEstimator
+from counterflow.exchange.exchange import ExchangeServer, ExchangeUnit, Reply
 from counterflow.exchange.input_feedback import REACTING
-from counterflow.exchange.machines import ExchangeServer, ExchangeUnit
+from counterflow.exchange.log_rows import operating_points, own_blocks
 from counterflow.exchange.moments import MomentMemory, MomentRelease, MomentUnitMemory, shown
 from counterflow.exchange.options import Options, by_unit, count, for_each_unit, one_of, option, truth
 from counterflow.exchange.outcome import Couplings, Learned, Status
 from counterflow.exchange.part import UnitPart
 from counterflow.exchange.privacy import clipping_caveats
-from counterflow.exchange.release import Reply
 from counterflow.exchange.rows import labels_of
 from counterflow.exchange.sensors import SENSORS, Readings
 from counterflow.exchange.task import Task, UnitData
 from counterflow.learning.identifiability import Doubt, diagnose
+from counterflow.learning.likelihood import SharedRecord
 from counterflow.learning.log_moment_design import LogDesign, LogFound
 from counterflow.learning.log_moments import LogWindows
 from counterflow.learning.optimiser import Estimated
 from counterflow.learning.prior import DROWNED_CODE
+from counterflow.learning.uncertainty import Uncertainty
 from counterflow.plant import LocalModel, OperatingPoint, Unit
 from counterflow.protocol import Identified, Message, Outline
 
@@ -71,7 +73,6 @@ class MomentsOfLogs(MomentRelease):
     told = Identified
 
     def check(self, task: Task) -> None:
-        self.chosen(task)
         if task.privacy is not None and task.privacy.release == "rows":
             raise PrivacyError(
                 f"{task.label}: rows of a unit without a model are made with level, scale and basis that it finds on "
@@ -80,6 +81,7 @@ class MomentsOfLogs(MomentRelease):
             )
         if task.privacy is not None and task.privacy.models != "excluded":
             raise OptionError(f"{task.label}: 'models' says what models have cost, and there are none; leave it out")
+        super().check(task)
 
     def at_once(self, task: Task, unit: str) -> bool:
         return bool(by_unit("same_row", self.chosen(task).same_row, task.units).get(unit))
@@ -122,7 +124,7 @@ class MomentsOfLogs(MomentRelease):
         model = LocalModel(A=asked.A, B=asked.B, C=C, Q=asked.Q, R=R)
         return Reply(None, replace(at.memory, model=model, point=OperatingPoint(asked.input_level, asked.same_row)))
 
-    def part(self, task: Task, own: UnitData, state: ExchangeUnit) -> UnitPart:
+    def kept_part(self, task: Task, own: UnitData, state: ExchangeUnit) -> UnitPart:
         assert isinstance(state.memory, MomentUnitMemory)
         model = state.memory.model
         assert model is not None
@@ -143,21 +145,14 @@ class MomentsOfLogs(MomentRelease):
 
     def closing(self, at: ExchangeServer, design: LogDesign, found: LogFound) -> tuple[Message, ...]:
         """Each unit's own blocks of the system."""
-        record, A, B, _ = design.system(found)
-        out, first = [], 0
-        for m, (name, states, inputs) in enumerate(
-            zip(record.names, record.state_slices, record.input_slices, strict=True)
-        ):
-            numbers = slice(first, first + design.outputs[m])
-            first = numbers.stop
-            out.append(
-                Identified(
-                    name, design.same_row[m], A[states, states].copy(), B[states, inputs].copy(),
-                    np.zeros_like(A[states, states]), record.observation[numbers, states].copy(),
-                    record.noise[numbers, numbers].copy(), design.level[inputs].copy(),
-                )
-            )  # fmt: skip
-        return tuple(out)
+        record, made, _ = self._system(design, found)
+        numbers = slices(design.outputs.values())
+        return own_blocks(record, made, record.observation, record.noise, numbers, design.same_row, design.level)
+
+    def _system(self, design: LogDesign, found: LogFound) -> tuple[SharedRecord, Estimated, Uncertainty]:
+        record, A, B, spread = design.system(found)
+        nothing = np.zeros_like(A)
+        return record, Estimated(A, B, nothing, math.nan, 1, True, 0.0, parameters=spread.parameters), spread
 
     def learned(self, task: Task, state: ExchangeServer, earlier: tuple[Doubt, ...] | None = None) -> Learned:
         """``earlier``: doubts that windows before have left; those stay which this one leaves as well."""
@@ -167,13 +162,13 @@ class MomentsOfLogs(MomentRelease):
         assert isinstance(memory.found, LogFound)
         centred = memory.centred if isinstance(memory.centred, LogFound) else None
         found = design.knowing_clips(memory.found, centred)
-        record, A, B, spread = design.system(found)
-        measured = replace(record, values=_there(design.outlines, record.values))
+        record, made, spread = self._system(design, found)
+        there = [np.where(o.there[:, None], np.zeros(len(o.observation)), np.nan) for o in design.outlines]
+        measured = replace(record, values=np.hstack(there).reshape(record.values.shape))
         everyone = range(len(record.names))
         doubts = diagnose(measured, [everyone for _ in everyone], labels_of(task))
         if earlier is not None:
             doubts = tuple(old for old in earlier if any(old.meets(new) for new in doubts))
-        made = Estimated(A, B, np.zeros_like(A), math.nan, 1, True, 0.0, parameters=spread.parameters)
         windows = LogWindows(design.bank, design.level, design.scale, found.windows)
         couplings = Couplings(made, record, spread.with_doubts(doubts), doubts, of_moments=True, windows=windows)
         text = (
@@ -187,14 +182,11 @@ class MomentsOfLogs(MomentRelease):
         for name, each, told in zip(record.names, found.estimates, found.windows, strict=True):
             clipped = sum(share * window.clipped for share, window in zip(each.shares, told, strict=True))
             notes += clipping_caveats(name, clipped, widened=True)
-        points = {
-            name: OperatingPoint(design.level[own], design.same_row[m])
-            for m, (name, own) in enumerate(zip(record.names, record.input_slices, strict=True))
-        }
         numbers = sum(basis.shape[1] * r for basis, r in zip(design.bases, design.outputs.values(), strict=True))
         status = Status(True, 1, 0.0, f"least squares on {numbers} moments of {len(design.inputs)} rows")
         notes.append(shown(task.privacy is not None))
-        return Learned(A, B, made.Q, record.states, status, couplings, tuple(notes), points)
+        points = operating_points(record, design.same_row, design.level)
+        return Learned(made.A, made.B, made.Q, record.states, status, couplings, tuple(notes), points)
 
 
 def ranges(unit: Unit, y: FloatArray, private: bool) -> tuple[FloatArray, FloatArray]:
@@ -228,9 +220,3 @@ def drowned_caveat(effect: str, cause: str) -> Caveat:
         "foretells it"
     )
     return Caveat(DROWNED_CODE, scope_of((cause, effect)), text)
-
-
-def _there(outlines: Sequence[Outline], values: FloatArray) -> FloatArray:
-    """Zeros in rows that are there, NaN in others."""
-    pieces = [np.where(o.there[:, None], np.zeros(len(o.observation)), np.nan) for o in outlines]
-    return np.asarray(np.hstack(pieces).reshape(values.shape))

@@ -13,18 +13,18 @@ from counterflow.errors import OptionError, PrivacyError, ProtocolError
 from counterflow.exchange.compression import absurd_readings
 from counterflow.exchange.controllers import known_controllers
 from counterflow.exchange.estimators import KalmanEstimator
-from counterflow.exchange.machines import ExchangeServer, ExchangeUnit
+from counterflow.exchange.exchange import ExchangeServer, ExchangeUnit, Next, Release, Reply
 from counterflow.exchange.options import Options, by_unit, count, for_each_unit, option, truth
 from counterflow.exchange.outcome import Couplings, Learned, Status
 from counterflow.exchange.part import UnitPart
 from counterflow.exchange.reading import LEAST_READINGS, Reading, copies_of
-from counterflow.exchange.release import Next, Release, Reply
 from counterflow.exchange.rows import labels_of
 from counterflow.exchange.sensors import SENSORS, Readings, kept_as_they_are
 from counterflow.exchange.task import Task, UnitData
 from counterflow.learning.block_moments import LEAST_ROWS
 from counterflow.learning.identifiability import Labels, diagnose
-from counterflow.learning.network import Network
+from counterflow.learning.layout import Layout
+from counterflow.learning.optimiser import Estimated
 from counterflow.learning.system import ALL, PRESENT, IdentifiedSystem, SystemOptions, identify
 from counterflow.plant import LocalModel, OperatingPoint
 from counterflow.protocol import Identified, Message, Reduced, Request
@@ -100,13 +100,13 @@ class LogRows(Release):
     kept = (LogMemory, IdentifiedSystem)
 
     def check(self, task: Task) -> None:
-        self.chosen(task).known_edges(task.units)
         if task.privacy is not None:
             raise PrivacyError(
                 f"{task.label}: without models, a unit finds level, scale and basis of its message on the very rows "
                 "that are to be private, and no bound on what they reveal is known. Give models from elsewhere",
                 code="private-logs",
             )
+        super().check(task)
 
     def reply(self, at: ExchangeUnit, asked: Message) -> Reply:
         own = at.own
@@ -122,7 +122,7 @@ class LogRows(Release):
         later = any(not each.switches for each in known_controllers(at.task, own))
         return Reply(reading.message(at.unit, own.y, own.u, later), LogMemory(reading))
 
-    def part(self, task: Task, own: UnitData, state: ExchangeUnit) -> UnitPart:
+    def kept_part(self, task: Task, own: UnitData, state: ExchangeUnit) -> UnitPart:
         memory = state.memory
         assert isinstance(memory, LogMemory)
         assert memory.model is not None
@@ -142,30 +142,41 @@ class LogRows(Release):
             kept_as_they_are(chosen.sensors, at.units),
         )  # fmt: skip
         system = identify(at.replies(), asked, at.progress)
-        return Next(system, tuple(identified_blocks(system, m) for m in range(len(at.units))), system.found.converged)
+        numbers = system.network.number_slices
+        told = own_blocks(system.record, system.found, system.observation, system.noise, numbers, *_inputs_of(system))
+        return Next(system, told, system.found.converged)
 
     def learned(self, task: Task, state: ExchangeServer) -> Learned:
         system = state.memory
         assert isinstance(system, IdentifiedSystem)
-        record, found = system.record, system.found
         couplings, status, caveats = learned_system(labels_of(task), system)
-        points = {
-            name: OperatingPoint(system.input_level[own], system.same_row[m])
-            for m, (name, own) in enumerate(zip(record.names, record.input_slices, strict=True))
-        }
-        return Learned(found.A, found.B, found.Q, record.states, status, couplings, caveats, points)
+        found, points = system.found, operating_points(system.record, *_inputs_of(system))
+        return Learned(found.A, found.B, found.Q, system.record.states, status, couplings, caveats, points)
 
 
-def identified_blocks(system: IdentifiedSystem, m: int) -> Identified:
-    """What a unit is told of the system: its own part."""
-    record, found = system.record, system.found
-    states, inputs = record.state_slices[m], record.input_slices[m]
-    numbers = system.network.number_slices[m]
-    return Identified(
-        record.names[m], system.same_row[m], found.A[states, states].copy(), found.B[states, inputs].copy(),
-        found.Q[states, states].copy(), system.observation[numbers, states].copy(),
-        system.noise[numbers, numbers].copy(), system.input_level[inputs].copy(),
+def _inputs_of(system: IdentifiedSystem) -> tuple[Sequence[bool], FloatArray]:
+    return system.same_row, system.input_level
+
+
+def own_blocks(
+    record: Layout, found: Estimated, observation: FloatArray, noise: FloatArray, numbers: Sequence[slice],
+    same_row: Sequence[bool], level: FloatArray,
+) -> tuple[Identified, ...]:  # fmt: skip
+    """What each unit is told of a system that was found: its own part. ``numbers``: where its own stand."""
+    whose = zip(record.names, same_row, record.state_slices, record.input_slices, numbers, strict=True)
+    return tuple(
+        Identified(
+            name, at_once, found.A[own, own].copy(), found.B[own, inputs].copy(), found.Q[own, own].copy(),
+            observation[sent, own].copy(), noise[sent, sent].copy(), level[inputs].copy(),
+        )
+        for name, at_once, own, inputs, sent in whose
     )  # fmt: skip
+
+
+def operating_points(record: Layout, same_row: Sequence[bool], level: FloatArray) -> dict[str, OperatingPoint]:
+    """Where the units' inputs rest, and which row they act on."""
+    whose = zip(record.names, same_row, record.input_slices, strict=True)
+    return {name: OperatingPoint(level[inputs], at_once) for name, at_once, inputs in whose}
 
 
 def learned_system(labels: Labels, system: IdentifiedSystem) -> tuple[Couplings, Status, tuple[Caveat, ...]]:
@@ -173,12 +184,8 @@ def learned_system(labels: Labels, system: IdentifiedSystem) -> tuple[Couplings,
     everyone = range(len(system.record.names))
     doubts = diagnose(system.record, [everyone for _ in everyone], labels, LEAST_ROWS // 2)
     couplings = Couplings(system.found, system.record, None, doubts, network=system.network, regimes=system.regimes)
-    return couplings, network_status(system.network), (*(doubt.caveat for doubt in doubts), *system.notes)
-
-
-def network_status(network: Network) -> Status:
-    """How a network was learned."""
-    return Status(True, 1, 0.0, str(network))
+    status = Status(True, 1, 0.0, str(system.network))
+    return couplings, status, (*(doubt.caveat for doubt in doubts), *system.notes)
 
 
 def reading_caveats(own: UnitData, reading: Reading, y: FloatArray) -> tuple[Caveat, ...]:

@@ -21,16 +21,14 @@ from counterflow.privacy import Cost
 from counterflow.protocol import Message
 
 Progress = Callable[[float, str], None]  # share of the work that is done, and what is being done
-Round = RoundRecord
 
 
 class UnitState(Protocol):
-    """A unit's side of an exchange.
+    """A unit's side of an exchange."""
 
-    ``GIVEN``: fields that the machine is made of at its beginning, so that a snapshot need not keep them.
-    """
-
-    GIVEN: ClassVar[frozenset[str]]
+    GIVEN: ClassVar[
+        frozenset[str]
+    ]  # fields that the machine is made of at its beginning: a snapshot need not keep them
 
     @property
     def unit(self) -> str: ...
@@ -39,19 +37,15 @@ class UnitState(Protocol):
     def finished(self) -> bool: ...
 
     @property
-    def loss(self) -> float | None:
-        """The unit's own loss of the last round; None if it has none."""
+    def loss(self) -> float | None: ...  # its own, of the last round
 
     @property
-    def release(self) -> object | None:
-        """How the last message was made private; None if it was not."""
+    def proprietary_loss(self) -> float: ...  # of its own model alone; zero where there is no such thing
 
     @property
-    def proprietary_loss(self) -> float:
-        """That of its own model alone; zero where there is no such thing."""
+    def release(self) -> object | None: ...  # how the last message was made private
 
-    def step(self, message: Message) -> tuple[UnitState, tuple[Message, ...]]:
-        """React to one message of the server."""
+    def step(self, message: Message) -> tuple[UnitState, tuple[Message, ...]]: ...
 
     def resumed(self) -> UnitState:
         """The same, after its kept fields have been put into a machine at its beginning."""
@@ -61,7 +55,7 @@ class UnitState(Protocol):
 
 
 class ServerState(Protocol):
-    """The server's side of an exchange."""
+    """The server's side of an exchange. ``waiting``: units that must speak before anything more is computed."""
 
     GIVEN: ClassVar[frozenset[str]]
 
@@ -75,18 +69,14 @@ class ServerState(Protocol):
     def finished(self) -> bool: ...
 
     @property
-    def record(self) -> Round | None:
-        """Losses of the last round; None for methods without rounds."""
+    def record(self) -> RoundRecord | None: ...  # losses of the last round, of methods that have rounds
 
     @property
-    def waiting(self) -> tuple[str, ...]:
-        """Units that must speak before anything more is computed."""
+    def waiting(self) -> tuple[str, ...]: ...
 
-    def begin(self) -> tuple[ServerState, tuple[Message, ...]]:
-        """What the server says first."""
+    def begin(self) -> tuple[ServerState, tuple[Message, ...]]: ...
 
-    def step(self, message: Message) -> tuple[ServerState, tuple[Message, ...]]:
-        """React to one message of a unit."""
+    def step(self, message: Message) -> tuple[ServerState, tuple[Message, ...]]: ...
 
 
 class Charge(NamedTuple):
@@ -101,15 +91,13 @@ class Method(ABC):
     """One way to learn the couplings.
 
     ``sends``, ``hears``: kinds of messages that a unit and a server may send; ``private``: those of a unit's that hold
-    measurements. ``mechanism``: how these are made private, in words. ``unprotected``: what that does not cover.
-    ``options``: a dataclass with names, ranges and defaults.
+    measurements. ``mechanism``: how these are made private, in words. ``options``: a dataclass of the method's options.
     """
 
     sends: frozenset[str]
     hears: frozenset[str]
     private: frozenset[str]
     mechanism: str
-    unprotected: tuple[str, ...] = ()
     options: Any
 
     # ---- the exchange
@@ -145,7 +133,7 @@ class Method(ABC):
     def pooled(
         self, task: Task, own: Mapping[str, UnitData], seen: bool
     ) -> tuple[ServerState, dict[str, UnitState]] | None:
-        """In one process: machines that give the same result with less work; None if there are none.
+        """In one process: machines that give the same result with less work, if there are some.
 
         ``seen``: messages are looked at, so that they must be those that would cross.
         """
@@ -155,17 +143,11 @@ class Method(ABC):
 
     @abstractmethod
     def charges(self, task: Task, model: Any, rows: int) -> list[Charge]:
-        """What the private messages of a unit will cost, in their order.
-
-        ``model``: its LocalModel, None of a fit from logs.
-        """
+        """What the private messages of a unit with this LocalModel (None: from logs) will cost, in their order."""
 
     @abstractmethod
     def least_noise(self, task: Task, rows: int, message: Message, made: Any) -> float | None:
-        """The standard deviation that noise must have at least; None if it was not made as the task asks for.
-
-        ``made``: how the message was made private.
-        """
+        """The standard deviation that noise must have at least; None if it was not ``made`` as the task asks for."""
 
     @abstractmethod
     def privacy_report(self, task: Task, spending: Spending, server: Any, units: Mapping[str, Any]) -> PrivacyReport:
@@ -178,7 +160,7 @@ class Method(ABC):
         return self.charges(task, model, rows)[getattr(message, "round", 0)]
 
     def check_noise(self, task: Task, rows: int, message: Message, made: object) -> None:
-        """PrivacyError unless a message of a private task was made as that asks for; ``made``: how it was."""
+        """PrivacyError unless a message of a private task was ``made`` as that asks for."""
         kind = type(message).__name__
         if kind in self.sends - self.private:
             return

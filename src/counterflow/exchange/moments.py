@@ -29,13 +29,21 @@ from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
 from counterflow.errors import DataError, OptionError, PrivacyError, ProtocolError
 from counterflow.exchange.compression import left_out_caveats, spans_of, sufficient_message
+from counterflow.exchange.exchange import (
+    ONE_MEASUREMENT,
+    UNPROTECTED,
+    ExchangeServer,
+    ExchangeUnit,
+    Next,
+    Release,
+    Reply,
+)
 from counterflow.exchange.input_feedback import REACTING, UNSEEN
-from counterflow.exchange.machines import ExchangeServer, ExchangeUnit
+from counterflow.exchange.method import Charge
 from counterflow.exchange.options import Options, one_of, option
 from counterflow.exchange.outcome import Couplings, Learned, Status
 from counterflow.exchange.part import UnitPart
 from counterflow.exchange.privacy import clipping_caveats
-from counterflow.exchange.release import ONE_MEASUREMENT, UNPROTECTED, Next, Release, Reply
 from counterflow.exchange.rows import labels_of
 from counterflow.exchange.sensors import SENSORS, Readings
 from counterflow.exchange.task import Task, UnitData
@@ -49,9 +57,9 @@ from counterflow.learning.optimiser import Estimated, Quadratic
 from counterflow.learning.prior import faint_among
 from counterflow.learning.uncertainty import Uncertainty
 from counterflow.plant import LocalModel, OperatingPoint
-from counterflow.privacy import Cost, Privacy, gaussian_release
+from counterflow.privacy import Privacy, gaussian_release
 from counterflow.privacy.clipping import STEPS, SURELY, AddedNoise, clipped_rows, private_radius
-from counterflow.protocol import Basis, Message, Moments, Outline, Request
+from counterflow.protocol import Basis, Message, Moments, Outline, Request, Sufficient
 
 SHARES = (0.05, 0.15, 0.8)  # of μ², by round: what others do is foreseen better in each, and less is left to clip
 RADIUS = 0.05  # of a round's μ²: what finding the clip costs
@@ -122,7 +130,7 @@ class MomentRelease(Release):
     seen = SEEN
     kept = (MomentMemory, MomentUnitMemory, MomentEstimate, LogFound, Quadratic, LogWindows)
 
-    def rounds(self, privacy: Privacy | None) -> int:
+    def turns(self, privacy: Privacy | None) -> int:
         return 1 if privacy is None else len(SHARES)
 
     # ---- at a unit
@@ -184,21 +192,24 @@ class MomentRelease(Release):
             found = design.estimate(said, private, memory.before)
             if at.progress is not None:
                 at.progress(1.0, f"moments: {found.steps} steps")
-            if at.round + 1 < self.rounds(at.task.privacy):
+            if at.round + 1 < self.turns(at.task.privacy):
                 return Next(replace(memory, found=found), asking(design, found, at.round + 1), work=design)
             memory = replace(memory, moments=said, centred=memory.found)
         return Next(replace(memory, found=found), self.closing(at, design, found), found.converged, design)
 
     # ---- the price
 
-    def costs(self, privacy: Privacy, model: LocalModel | None, rows: int) -> list[Cost]:
-        whole = privacy.cost(rows, most_numbers(rows))
-        return [Cost(whole.start, whole.stop, row_loss=share * whole.row_loss) for share in SHARES]
+    def charges(self, task: Task, model: LocalModel | None, rows: int) -> list[Charge]:
+        assert task.privacy is not None
+        whole = task.privacy.cost(rows, most_numbers(rows))
+        return [
+            Charge(
+                replace(whole, row_loss=share * whole.row_loss), f"moments of {rows} rows, round {k} of {len(SHARES)}"
+            )
+            for k, share in enumerate(SHARES, start=1)
+        ]
 
-    def what(self, rows: int, number: int) -> str:
-        return f"moments of {rows} rows, round {number + 1} of {len(SHARES)}"
-
-    def least_noise(self, privacy: Privacy, rows: int, message: Any, made: AddedNoise) -> float | None:
+    def sigma_needed(self, privacy: Privacy, rows: int, message: Any, made: AddedNoise) -> float | None:
         number = message.round
         told = message.clipped == made.may_clip  # and not what it really is
         if not (0 <= number < len(SHARES) and made.round == number and told and made.reach > 0):
@@ -214,21 +225,20 @@ class MomentsOfModels(MomentRelease):
     may_skip = True
 
     def check(self, task: Task) -> None:
-        self.chosen(task).known_edges(task.units)
         if task.privacy is not None and task.privacy.release == "rows":
             raise OptionError(f"{task.label}: method 'moments' releases moments; release='rows' goes with 'sufficient'")
+        super().check(task)
 
     def outline(self, at: ExchangeUnit) -> Outline:
-        model, message = at.own.model, self._whole(at)
-        assert model is not None
-        spans = spans_of(message.labels == 0)
-        return Outline(at.unit, model.A, model.B, model.Q, message.observation, at.own.u, spans)
+        message = self._whole(at)
+        blocks = message.A, message.B, message.Q, message.observation
+        return Outline(at.unit, *blocks, at.own.u, spans_of(message.labels == 0))
 
     def numbers(self, at: ExchangeUnit) -> tuple[FloatArray, NDArray[np.bool_]]:
         message = self._whole(at)
         return message.numbers, message.labels == 0
 
-    def _whole(self, at: ExchangeUnit) -> Any:
+    def _whole(self, at: ExchangeUnit) -> Sufficient:
         assert at.own.model is not None
         return sufficient_message(at.unit, at.own.model, at.own.y, at.own.u, whole=True)
 
@@ -380,21 +390,9 @@ def released(
 ) -> tuple[FloatArray, AddedNoise]:  # fmt: skip
     """Φᵀ d with noise (K, r), once and for all: send it again, but do not make it again.
 
-    Parameters
-    ----------
-    rows : d (T+1, r). there : (T+1,), which of them were measured; that is public, and must not depend on their values.
-    basis : Φ (T+1, K), which is taken as zero in the others.
-    number : of the round.
-    least : radius below which no clip is tried, 0: none.
-    names : whose noise a seeded source gives.
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> d, basis = rng.normal(size=(5000, 2)), np.full((5000, 1), 5000**-0.5)
-    >>> Z, made = released(d, np.ones(5000, bool), basis, Privacy(epsilon=1.0, delta=1e-6, seed=0), 2, 0.0, "boiler")
-    >>> Z.shape, bool(made.sigma < 1), 2 < made.clip < 5
-    ((1, 2), True, True)
+    ``rows``: d (T+1, r), which count where they are ``there`` (T+1,); that is public, and must not depend on their
+    values. ``basis``: Φ (T+1, K). ``number``: of the round. ``least``: radius below which no clip is tried, 0: none.
+    ``names``: whose noise a seeded source gives.
     """
     used, known = np.where(there[:, None], basis, 0.0), rows[there]
     known = np.where(np.isfinite(known).all(axis=1, keepdims=True), known, 0.0)  # beyond all numbers: it stays, as zero
@@ -418,14 +416,7 @@ def released(
 
 
 def reach_of(basis: FloatArray, window: int) -> float:
-    """How far ``window`` consecutive rows, each at most 1 long, can move projections on a basis (T+1, K).
-
-    Examples
-    --------
-    >>> basis = np.array([[0.6, 0.0], [0.0, 0.8], [0.3, 0.0]])
-    >>> round(reach_of(basis, 1), 6), round(reach_of(basis, 3), 6)
-    (0.8, 1.385641)
-    """
+    """How far ``window`` consecutive rows, each at most 1 long, can move projections on a basis (T+1, K)."""
     scale = float(np.abs(basis).max(initial=0.0))
     if not scale > 0:
         return 0.0

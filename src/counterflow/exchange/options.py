@@ -18,16 +18,7 @@ Check = Callable[[str, object], None]  # of an option's name and value
 
 @dataclass(frozen=True)
 class Options:
-    """Base of all options: names, defaults and checks stand in the fields of a subclass.
-
-    Examples
-    --------
-    >>> @dataclass(frozen=True)
-    ... class Example(Options):
-    ...     rows: int = option(10, count)
-    >>> Example.parse("sufficient", {"rows": 3}).rows
-    3
-    """
+    """Base of all options: names, defaults and checks stand in the fields of a subclass."""
 
     elsewhere: ClassVar[Mapping[str, str]] = {}  # options of other kinds of fits: why they are none here
 
@@ -80,12 +71,9 @@ def choice(name: str, value: object, choices: tuple[str, ...]) -> None:
 
 def number(name: str, value: object, low: float, open_low: bool = False) -> None:
     """OptionError unless it is a finite number from ``low`` on."""
-    good = (
-        isinstance(value, (int, float, np.integer, np.floating))
-        and not isinstance(value, bool)
-        and math.isfinite(value)
-    )
-    if not good or value < low or (open_low and value == low):  # type: ignore[operator]
+    real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    known: Any = value if real else math.nan
+    if not math.isfinite(known) or known < low or (open_low and known == low):
         bound = "greater than" if open_low else "at least"
         raise OptionError(f"fit: option {name!r} must be a finite number {bound} {low:g}, got {value!r}")
 

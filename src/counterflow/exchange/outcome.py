@@ -111,9 +111,7 @@ class Couplings:
     @cached_property
     def model(self) -> Model:
         """The simulators of all units, made of what is kept here: all that questions and checks rest on."""
-        return model_from(
-            self.found, self.shared, self.spread, self.memory, self.network, self.regimes, self.stream
-        )
+        return model_from(self.found, self.shared, self.spread, self.memory, self.network, self.regimes, self.stream)
 
 
 @dataclass(frozen=True, eq=False)

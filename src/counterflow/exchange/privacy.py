@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from counterflow.caveats import Caveat
 from counterflow.errors import PrivacyError
-from counterflow.plant import LocalModel
+from counterflow.exchange.task import Task, UnitData
 from counterflow.privacy import ANY_ROWS, Cost, Entry, Ledger, Privacy, RowRange, ledger_path, total_epsilon
+from counterflow.protocol import Message
 
-MODELS = "local models"  # and a digest of them, by which they are counted once
+if TYPE_CHECKING:
+    from counterflow.exchange.method import Method
+
 SIMULATED = "the privacy noise came from a {source}: a simulation, which protects nothing"
 CLIPPED = 0.05  # share of rows beyond which what clipping may have done is worth a word
 
@@ -132,95 +136,91 @@ class PrivacyReport:
 
 @dataclass
 class Spending:
-    """The units' ledgers while a fit runs.
+    """The units' ledgers while a private exchange runs; each unit's rows say themselves whether they were released."""
 
-    ``start`` refuses before any work if a unit cannot afford the fit; ``record`` is called at the unit for each release
-    before it leaves. ``rows``: each unit's, which say themselves whether they were released before.
-    """
-
+    method: Method
+    task: Task
+    own: Mapping[str, UnitData]
+    fit: str  # what the ledgers call it
     privacy: Privacy
-    fit: str
-    mechanism: str
-    ledgers: Mapping[str, Ledger]
-    models: Mapping[str, LocalModel]
     rows: Mapping[str, RowRange]
-    written: dict[str, list[Entry]] = field(default_factory=dict)
+    ledgers: dict[str, Ledger] = field(default_factory=dict)
+    written: dict[str, list[Entry]] = field(default_factory=lambda: defaultdict(list))
     noise: dict[str, float] = field(default_factory=dict)  # the largest of each unit, where messages say it
 
     @classmethod
-    def start(
-        cls, privacy: Privacy, units: Sequence[str], fit: str, mechanism: str, costs: Mapping[str, Sequence[Cost]],
-        models: Mapping[str, LocalModel], rows: Mapping[str, RowRange],
-    ) -> Spending:  # fmt: skip
-        """Open every unit's ledger and see that it can pay for ``costs``, all that the fit will release."""
-        ledgers: dict[str, Ledger] = {}
+    def start(cls, method: Method, task: Task, own: Mapping[str, UnitData], fit: str) -> Spending:
+        """Open every unit's ledger; refuses before any work if one cannot pay for all that will be released."""
+        assert task.privacy is not None
+        rows = {name: RowRange.numbered(brought.y, task.privacy.start) for name, brought in own.items()}
+        found = cls(method, task, own, fit, task.privacy, rows)
         try:
-            for name in units:
-                ledgers[name] = unit_ledger(privacy, name)
-            spending = cls(privacy, fit, mechanism, MappingProxyType(ledgers), models, rows)
-            declared = {name: spending._models_cost(name, costs[name]) for name in units}
-            for name in units:
-                ledgers[name].require([*declared[name], *costs[name]], fit, rows[name])
-            for name in units:
-                for cost in declared[name]:
-                    spending.record(name, cost, spending._models_name(name))
+            models = []
+            for name, brought in own.items():
+                found.ledgers[name] = unit_ledger(task.privacy, name)
+                costs = [charge.cost for charge in method.charges(task, brought.model, len(brought.y))]
+                declared = found._model_costs(name, costs)
+                found.ledgers[name].require([*declared, *costs], fit, rows[name])
+                models += [(name, cost) for cost in declared]
+            for name, cost in models:
+                found._record(name, cost, found._model_label(name))
         except BaseException:
-            for ledger in ledgers.values():
-                ledger.close()
+            found.close()
             raise
-        return spending
+        return found
 
-    def _models_cost(self, unit: str, costs: Sequence[Cost]) -> list[Cost]:
-        """What the models have cost, unless the ledger knows it."""
-        epsilon, delta = self.privacy.model_cost
-        if not (epsilon or delta):
-            return []
-        known = [e.cost for e in self.ledgers[unit].entries() if e.what == self._models_name(unit)]
-        if any(c.epsilon == epsilon and c.delta == delta for c in known):
-            return []
-        return [Cost(min(c.start for c in costs), max(c.stop for c in costs), epsilon=epsilon, delta=delta)]
+    def pay(self, message: Message) -> None:
+        """To be called at a unit before a message leaves: PrivacyError, and it stays there, if the budget refuses."""
+        brought = self.own[message.unit]
+        charge = self.method.charge(self.task, brought.model, len(brought.y), message)
+        if charge is not None:
+            self._record(message.unit, charge.cost, charge.what)
+            if charge.noise is not None:
+                self.noise[message.unit] = max(self.noise.get(message.unit, 0.0), charge.noise)
 
-    def _models_name(self, unit: str) -> str:
-        content = b"".join(np.ascontiguousarray(array).tobytes() for array in self.models[unit].arrays)
-        return f"{MODELS} {hashlib.sha256(content).hexdigest()[:12]}, as declared"
-
-    def record(self, unit: str, cost: Cost, what: str, noise: float | None = None) -> None:
-        """Write a release down; PrivacyError, and nothing may leave, if the budget refuses."""
-        entry = self.ledgers[unit].spend(
-            cost, what, fit=self.fit, mechanism=self.mechanism, source=str(self.privacy.source), rows=self.rows[unit]
-        )
-        self.written.setdefault(unit, []).append(entry)
-        if noise is not None:
-            self.noise[unit] = max(self.noise.get(unit, 0.0), noise)
-
-    def spent(self, unit: str) -> UnitPrivacy:
-        """What the fit has cost a unit; clip and noise are for the method to fill in."""
-        ledger, entries = self.ledgers[unit], tuple(self.written.get(unit, ()))
-        costs = [e.cost for e in entries]
-        claimed = self.privacy.model_cost
-        if any(claimed) and not any(c.epsilon or c.delta for c in costs):  # the ledger knew of the models already
-            costs.append(Cost(*ANY_ROWS, epsilon=claimed[0], delta=claimed[1]))
-        epsilon = total_epsilon(costs, self.privacy.delta, self.privacy.window)
-        budget = None if ledger.path is None else (ledger.epsilon, ledger.delta)
-        return UnitPrivacy(epsilon, math.nan, math.nan, None, entries, ledger.spent, budget)
-
-    def report(self, mechanism: str, units: Mapping[str, UnitPrivacy], excluded: tuple[str, ...]) -> PrivacyReport:
-        """What the fit has promised and spent; ``units``: as ``spent`` gives them, filled in."""
-        privacy = self.privacy
+    def report(
+        self, mechanism: str, made: Mapping[str, tuple[float, float, float] | None], excluded: tuple[str, ...],
+        **more: Any,
+    ) -> PrivacyReport:  # fmt: skip
+        """What was promised and spent; ``made``: clip, noise and share of clipped rows of each unit's last message."""
+        privacy, claimed, units = self.privacy, self.privacy.model_cost, {}
+        for name, how in made.items():
+            ledger, entries = self.ledgers[name], tuple(self.written[name])
+            costs = [entry.cost for entry in entries]
+            if any(claimed) and not any(c.epsilon or c.delta for c in costs):  # the ledger knew of the models already
+                costs.append(Cost(*ANY_ROWS, epsilon=claimed[0], delta=claimed[1]))
+            epsilon = total_epsilon(costs, privacy.delta, privacy.window)
+            budget = None if ledger.path is None else (ledger.epsilon, ledger.delta)
+            clip, sigma, clipped = how or (math.nan, math.nan, None)
+            units[name] = UnitPrivacy(epsilon, clip, sigma, clipped, entries, ledger.spent, budget)
         return PrivacyReport(
             max(unit.epsilon for unit in units.values()), privacy.delta, privacy.window, privacy.accounting, mechanism,
-            str(privacy.source), privacy.ledger is not None, MappingProxyType(dict(units)), excluded,
+            str(privacy.source), privacy.ledger is not None, MappingProxyType(units), excluded, **more,
         )  # fmt: skip
 
     def close(self) -> None:
         for ledger in self.ledgers.values():
             ledger.close()
 
-    def __enter__(self) -> Spending:
-        return self
+    def _record(self, unit: str, cost: Cost, what: str) -> None:
+        about = {"fit": self.fit, "mechanism": self.method.mechanism, "source": str(self.privacy.source)}
+        self.written[unit].append(self.ledgers[unit].spend(cost, what, **about, rows=self.rows[unit]))
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    def _model_costs(self, unit: str, costs: list[Cost]) -> list[Cost]:
+        """What fitting the unit's model on its rows has cost, unless its ledger has that already."""
+        epsilon, delta = self.privacy.model_cost
+        if not (epsilon or delta):
+            return []
+        known = [e.cost for e in self.ledgers[unit].entries() if e.what == self._model_label(unit)]
+        if any(c.epsilon == epsilon and c.delta == delta for c in known):
+            return []
+        return [Cost(min(c.start for c in costs), max(c.stop for c in costs), epsilon=epsilon, delta=delta)]
+
+    def _model_label(self, unit: str) -> str:
+        model = self.own[unit].model
+        assert model is not None
+        content = b"".join(np.ascontiguousarray(array).tobytes() for array in model.arrays)
+        return f"local models {hashlib.sha256(content).hexdigest()[:12]}, as declared"
 
 
 def promise(privacy: Privacy | PrivacyReport) -> tuple[Caveat, ...]:
@@ -238,10 +238,7 @@ def _guarantee(of: Privacy | PrivacyReport) -> str:
 
 
 def clipping_caveats(name: str, share: float, widened: bool) -> tuple[Caveat, ...]:
-    """Of one unit's message: whether many of its rows may have been clipped; ``share``: up to how many.
-
-    ``widened``: whether intervals know of it.
-    """
+    """Whether many of a unit's rows, up to ``share``, may have been clipped; ``widened``: intervals know of it."""
     if share <= CLIPPED:
         return ()
     known = "intervals were widened by what that may do" if widened else "no interval knows of it"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections.abc import Mapping
 from importlib import import_module
 from types import MappingProxyType
+from typing import Any, cast
 
 from counterflow.errors import ModelError, OptionError
-from counterflow.exchange.exchange import Exchange
+from counterflow.exchange.exchange import Release
 from counterflow.exchange.log_moments import MomentsOfLogs
 from counterflow.exchange.log_rows import LogRows
 from counterflow.exchange.method import Method
@@ -16,32 +16,21 @@ from counterflow.exchange.moments import MomentsOfModels
 from counterflow.exchange.rows import Rows
 from counterflow.exchange.task import Task
 
-ROWS, MOMENTS = Exchange(Rows()), Exchange(MomentsOfModels())
-LOG_ROWS, LOG_MOMENTS = Exchange(LogRows()), Exchange(MomentsOfLogs())
-WITH_MODELS: Mapping[str, Exchange] = MappingProxyType({"sufficient": ROWS, "moments": MOMENTS})
-FROM_LOGS: Mapping[str, Exchange] = MappingProxyType({"sufficient": LOG_ROWS, "moments": LOG_MOMENTS})
-PUBLISHED = ("penalty", "lagrangian", "hybrid", "fedgc")
+ROWS, MOMENTS, LOG_ROWS, LOG_MOMENTS = Rows(), MomentsOfModels(), LogRows(), MomentsOfLogs()
+FROM_LOGS: Mapping[str, Release] = MappingProxyType({"sufficient": LOG_ROWS, "moments": LOG_MOMENTS})
 
 
-@cache
-def _published() -> Method:
-    """The paper's method: reached by name, when it is asked for, so that nothing rests on the paper's room."""
-    method: Method = import_module("counterflow.paper.method").PublishedMethod()
-    return method
+class _Published:
+    """The paper's method: looked up by name when it is asked for, so that nothing rests on the paper's room."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_module("counterflow.paper.method").PublishedMethod(), name)
 
 
-class _Federated(Mapping[str, Method]):
-    def __getitem__(self, name: str) -> Method:
-        return _published() if name in PUBLISHED else WITH_MODELS[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter((*WITH_MODELS, *PUBLISHED))
-
-    def __len__(self) -> int:
-        return len(WITH_MODELS) + len(PUBLISHED)
-
-
-FEDERATED: Mapping[str, Method] = _Federated()
+FEDERATED: Mapping[str, Method] = MappingProxyType({
+    "sufficient": ROWS, "moments": MOMENTS,
+    **dict.fromkeys(("penalty", "lagrangian", "hybrid", "fedgc"), cast(Method, _Published())),
+})  # fmt: skip
 POOLED = ("centralized", "oracle")  # references that need everything in one place
 
 
@@ -76,5 +65,4 @@ def method_of(task: Task) -> Method:
 
 def kept_kinds() -> Mapping[str, type]:
     """Classes of what the machines of exchanges keep between messages, by their names: for snapshots."""
-    exchanges = (*WITH_MODELS.values(), *FROM_LOGS.values())
-    return MappingProxyType({kind.__name__: kind for one in exchanges for kind in one.what.kept})
+    return MappingProxyType({kind.__name__: kind for one in (ROWS, MOMENTS, *FROM_LOGS.values()) for kind in one.kept})

@@ -26,13 +26,21 @@ from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
 from counterflow.errors import PrivacyError
 from counterflow.exchange.compression import absurd_readings, exact_caveats, left_out_caveats, sufficient_message
+from counterflow.exchange.exchange import (
+    ONE_MEASUREMENT,
+    UNPROTECTED,
+    ExchangeServer,
+    ExchangeUnit,
+    Next,
+    Release,
+    Reply,
+)
 from counterflow.exchange.input_feedback import REACTING, UNSEEN
-from counterflow.exchange.machines import ExchangeServer, ExchangeUnit
+from counterflow.exchange.method import Charge
 from counterflow.exchange.options import Options, count, number, one_of, option, truth
 from counterflow.exchange.outcome import Couplings, Learned, Status
 from counterflow.exchange.part import UnitPart
 from counterflow.exchange.privacy import clipping_caveats
-from counterflow.exchange.release import ONE_MEASUREMENT, UNPROTECTED, Next, Release, Reply
 from counterflow.exchange.sensors import SENSORS, Readings
 from counterflow.exchange.task import Task, UnitData
 from counterflow.learning.clipping import ClippingRegion, nothing, own_response
@@ -43,7 +51,7 @@ from counterflow.learning.parameters import Estimate
 from counterflow.learning.prior import faint_couplings, weak_prior
 from counterflow.learning.uncertainty import affordable, uncertainty
 from counterflow.plant import LocalModel
-from counterflow.privacy import Cost, Privacy, gaussian_release
+from counterflow.privacy import Privacy, gaussian_release
 from counterflow.privacy.clipping import STEPS, SURELY, AddedNoise, clipped_rows, private_radius
 from counterflow.protocol import Message, Request, Sufficient
 
@@ -107,9 +115,6 @@ class Rows(Release):
     mechanism = "analytic Gaussian mechanism on clipped sufficient messages"
     unprotected = (UNPROTECTED, ONE_MEASUREMENT, UNSEEN)
 
-    def check(self, task: Task) -> None:
-        self.chosen(task).known_edges(task.units)
-
     def reply(self, at: ExchangeUnit, asked: Message) -> Reply:
         model, privacy = at.own.model, at.task.privacy
         assert model is not None
@@ -139,14 +144,12 @@ class Rows(Release):
         assert isinstance(state.memory, Maximum)
         return learned_maximum(task, state.memory.shared, state.memory.found)
 
-    def costs(self, privacy: Privacy, model: LocalModel | None, rows: int) -> list[Cost]:
+    def charges(self, task: Task, model: LocalModel | None, rows: int) -> list[Charge]:
+        assert task.privacy is not None
         assert model is not None
-        return [privacy.cost(rows, most_numbers(rows, model.states))]
+        return [Charge(task.privacy.cost(rows, most_numbers(rows, model.states)), f"sufficient message of {rows} rows")]
 
-    def what(self, rows: int, number: int) -> str:
-        return f"sufficient message of {rows} rows"
-
-    def least_noise(self, privacy: Privacy, rows: int, message: Any, made: AddedNoise) -> float | None:
+    def sigma_needed(self, privacy: Privacy, rows: int, message: Any, made: AddedNoise) -> float | None:
         if message.ranks[1:].any():  # rows that are there see the states alike
             return None
         mu = math.sqrt(1 - SHARE) / privacy.multiplier(most_numbers(rows, message.observation.shape[1]))
@@ -159,23 +162,10 @@ def foreseen(model: LocalModel, observation: FloatArray, u: FloatArray) -> Clipp
 
 
 def privatised(message: Sufficient, model: LocalModel, privacy: Privacy) -> tuple[Sufficient, AddedNoise]:
-    """The message with every row clipped and noised, once and for all: send it again, but do not make it again.
-
-    Examples
-    --------
-    >>> import counterflow as cf
-    >>> plant = cf.random_plant(units=1, rng=0)
-    >>> record, model = plant.simulate(100, rng=1)["unit1"], plant.local("unit1")
-    >>> from counterflow.exchange.compression import sufficient_message
-    >>> message = sufficient_message("unit1", model, record.y, record.u)
-    >>> private, made = privatised(message, model, cf.Privacy(epsilon=1.0, delta=1e-6, seed=1))
-    >>> private.numbers.shape == message.numbers.shape, made.sigma > made.clip
-    (True, True)
-    """
+    """The message with every row clipped and noised, once and for all: send it again, but do not make it again."""
     if len(message.ranks) > 2 or message.ranks[1:].any():
         raise PrivacyError(f"unit {message.unit!r}: a private message is made of whole rows only")
-    unit, observation = message.unit, message.observation
-    there = message.labels == 0
+    observation, there = message.observation, message.labels == 0
     rows, numbers = int(there.sum()), len(observation)
     mu = 1 / privacy.multiplier(most_numbers(len(message.inputs), observation.shape[1]))
     given = privacy.clip is not None
@@ -184,7 +174,7 @@ def privatised(message: Sufficient, model: LocalModel, privacy: Privacy) -> tupl
     with np.errstate(all="ignore"):
         moved = (message.numbers[there] - centre) @ at.W.T
     # a seeded source gives each release its own noise: by whose it is, of which rows and with which inputs
-    names = unit, str(privacy.start), hashlib.sha256(message.inputs.tobytes()).hexdigest()
+    names = message.unit, str(privacy.start), hashlib.sha256(message.inputs.tobytes()).hexdigest()
     if privacy.clip is not None:
         radius = privacy.clip
         beyond, doubt = np.array([float(clipped_rows(moved, radius)[1].sum())]), privacy.window / math.sqrt(SHARE) / mu

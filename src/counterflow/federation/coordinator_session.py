@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from counterflow.errors import CounterflowError, DataError, ProtocolError
-from counterflow.exchange.method import Round, ServerState, server_step
+from counterflow.exchange.method import ServerState, server_step
 from counterflow.exchange.outcome import RoundRecord
 from counterflow.exchange.registry import method_of
 from counterflow.federation import checkpoint
@@ -51,7 +51,7 @@ class CoordinatorSession(Session[ServerState]):
         self._digests: dict[str, dict[int, str]] = {unit: {} for unit in job.units}  # SHA-256 of the last messages
         self._pending: dict[str, list[Outgoing]] = {unit: [] for unit in job.units}
         self._sent = dict.fromkeys(job.units, 0)
-        self._records: list[Round] = []
+        self._records: list[RoundRecord] = []
         self._acknowledged: dict[str, int] = {}  # what is not on the disk yet
         self.taken = self._told = 0  # bytes of all messages, over all runs: they grow with every step forward only
         self.failure: str | None = None  # why the job has failed

@@ -22,8 +22,8 @@ import numpy as np
 from counterflow import sealed_file
 from counterflow._version import __version__
 from counterflow.errors import CounterflowError, DataError, OptionError, StorageError
-from counterflow.exchange.method import Round, ServerState, UnitState
-from counterflow.exchange.outcome import Provenance, Status
+from counterflow.exchange.method import ServerState, UnitState
+from counterflow.exchange.outcome import Provenance, RoundRecord, Status
 from counterflow.exchange.part import UnitPart
 from counterflow.exchange.task import UnitData
 from counterflow.federation.job import QUESTIONS, Job
@@ -49,7 +49,7 @@ class CoordinatorResult:
 
     job: Job
     state: ServerState
-    records: tuple[Round, ...]
+    records: tuple[RoundRecord, ...]
     traffic: Traffic
 
     @cached_property

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     import polars
     from matplotlib.figure import Figure
 
-    from counterflow.exchange.method import Round, ServerState, UnitState
+    from counterflow.exchange.method import ServerState, UnitState
+    from counterflow.exchange.outcome import RoundRecord
 
 
 LOSSES = ("server_loss", "residual_loss", "disentanglement", "gradient")  # of every round, as the server knows them
@@ -65,7 +66,7 @@ class Recorder:
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self.names = names
-        self.records: list[Round] = []
+        self.records: list[RoundRecord] = []
         self.losses: dict[str, list[float]] = {name: [] for name in names}
 
     def __call__(self, coordinator: ServerState, states: Mapping[str, UnitState]) -> None:

@@ -136,12 +136,11 @@ def fit(
         server, units = fewer or (
             chosen.server(task, learning), {name: chosen.unit(task, own[name]) for name in task.units}
         )  # fmt: skip
-        with engine.paying(chosen, task, own, f"fit {provenance.data_digest[:12]}") as payment:
+        with engine.paying(chosen, task, own, f"fit {provenance.data_digest[:12]}") as spending:
             done, states, traffic = engine.run(
                 server, units, rows=recording.steps, observe=observe, watch=watch, over_the_wire=over_the_wire,
-                leaving=payment,
+                leaving=spending.pay if spending else None,
             )  # fmt: skip
-            spending = payment.spending
             report = None if spending is None else chosen.privacy_report(task, spending, done, states)
         told(LEARNED, "checks of the fit")
         part, status = complete.server_part(task, done)

@@ -150,17 +150,15 @@ class PublishedMethod(Method):
         self, task: Task, spending: Spending, server: TrainingServer, units: Mapping[str, TrainingUnit]
     ) -> PrivacyReport:
         epsilon, delta = shares_of(task)
-        spent = {}
+        made = {}
         for name, state in units.items():
             assert state.noise is not None
-            spent[name] = replace(
-                spending.spent(name), clip=state.noise.bound, sigma=spending.noise[name], clipped=state.noise.cut
-            )
+            made[name] = state.noise.bound, spending.noise[name], state.noise.cut
         mechanism = (
             f"{MECHANISM}; {self.rounds(task)} rounds, each with epsilon {epsilon:.4g} and delta {delta:.3g} for the "
             "message and as much for the gradient, added up"
         )
-        return replace(spending.report(mechanism, spent, NOT_COVERED), gaps=published_gaps(server, units, epsilon))
+        return spending.report(mechanism, made, NOT_COVERED, gaps=published_gaps(server, units, epsilon))
 
 
 def options_of(task: Task) -> TrainingOptions:

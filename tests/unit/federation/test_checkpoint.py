@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from counterflow.errors import StorageError
-from counterflow.exchange.machines import ExchangeServer
+from counterflow.exchange.exchange import ExchangeServer
 from counterflow.exchange.registry import LOG_ROWS, ROWS
 from counterflow.exchange.rows import Maximum
 from counterflow.exchange.task import LocalTask
@@ -52,7 +52,7 @@ def test_a_state_comes_back_bit_by_bit() -> None:
 
 def test_a_snapshot_of_another_kind_of_job_is_refused() -> None:
     with pytest.raises(StorageError, match="this kind of job"):
-        checkpoint.restored(ExchangeServer(LOG_ROWS.what, TASK), *of_finished(), "here")
+        checkpoint.restored(ExchangeServer(LOG_ROWS, TASK), *of_finished(), "here")
 
 
 def test_what_no_session_has_written_is_refused() -> None:

@@ -9,7 +9,7 @@ import pytest
 from tolerances import STANDARD_ERRORS
 
 import counterflow as cf
-from counterflow.exchange.machines import ExchangeUnit
+from counterflow.exchange.exchange import ExchangeUnit
 from counterflow.exchange.registry import MOMENTS
 from counterflow.exchange.task import LocalTask, UnitData
 from counterflow.learning.impulse_basis import basis_of, correlations, memory_of, pole_bank, responses
@@ -25,7 +25,7 @@ ROWS = 400
 def design_of(plant, recording, known=None):
     task = LocalTask("moments", {unit.name: unit.inputs for unit in plant.units})
     own = [UnitData(recording[n].unit, recording[n].y, recording[n].u, plant.local(n)) for n in plant.names]
-    units = [ExchangeUnit(MOMENTS.what, task, each).step(Request(each.unit.name)) for each in own]
+    units = [ExchangeUnit(MOMENTS, task, each).step(Request(each.unit.name)) for each in own]
     return Design(tuple(outline for _, (outline,) in units), known), [unit for unit, _ in units]
 
 

@@ -14,6 +14,7 @@ from tolerances import STANDARD_ERRORS
 import counterflow as cf
 from counterflow.exchange.moments import SHARES, reach_of, released
 from counterflow.exchange.registry import MOMENTS
+from counterflow.exchange.task import LocalTask
 from counterflow.federation import Job, Policy
 from counterflow.fits.leakage import Transcript
 from counterflow.privacy import Ledger, gaussian_epsilon, ledger_path, total_epsilon
@@ -58,7 +59,7 @@ def test_replacing_rows_moves_projections_by_no_more_than_their_reach(window):
 
 def test_all_rounds_together_cost_what_was_asked_for():
     for privacy in (PRIVACY, cf.Privacy(0.3, 1e-7, window=5), cf.Privacy(10.0, 1e-5, start=100)):
-        costs = MOMENTS.what.costs(privacy, None, 5000)
+        costs = [charge.cost for charge in MOMENTS.charges(LocalTask("moments", {}, privacy=privacy), None, 5000)]
         spent = total_epsilon(costs, privacy.delta, privacy.window)
         assert privacy.epsilon * (1 - 1e-6) < spent <= privacy.epsilon
     assert sum(SHARES) == pytest.approx(1.0, abs=1e-12)
@@ -73,7 +74,8 @@ def test_the_noise_of_a_round_is_its_share_of_the_budget():
         # the release, the noisy counts that found its clip, and the share that was clipped
         mu += (2 * release.clip * release.reach / release.sigma) ** 2 / 0.93
         sent = Moments("boiler", number, np.zeros((1, 1)), np.zeros((1, 1)), release.may_clip)
-        assert release.sigma >= MOMENTS.what.least_noise(PRIVACY, 5000, sent, release) * (1 - 1e-9)
+        needed = MOMENTS.least_noise(LocalTask("moments", {}, privacy=PRIVACY), 5000, sent, release)
+        assert release.sigma >= needed * (1 - 1e-9)
     assert gaussian_epsilon(np.sqrt(mu), PRIVACY.delta) <= PRIVACY.epsilon * (1 + 1e-6)
 
 
