@@ -5,14 +5,11 @@ and the target. So every state of a law is recorded, and what a law leaves of th
 counterfactual, as the residuals of the plant are. All laws are computed for many worlds side by side.
 """
 
+from counterflow.control.controller import Loop
 from counterflow.control.custom import as_law
 from counterflow.control.law import Law, LawInput
-from counterflow.control.laws import law_from_words
-from counterflow.control.loop import Loop
-from counterflow.control.manual import Manual
+from counterflow.control.laws import Manual, Ratio, Schedule, law_from_words
 from counterflow.control.pid import PID
-from counterflow.control.ratio import Ratio
 from counterflow.control.relay import Relay
-from counterflow.control.schedule import Schedule
 
 __all__ = ["PID", "Law", "LawInput", "Loop", "Manual", "Ratio", "Relay", "Schedule", "as_law", "law_from_words"]

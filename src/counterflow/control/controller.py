@@ -1,9 +1,10 @@
-"""Controllers: a loop with its law, given or learned from a unit's own log, and what it moves in other worlds."""
+"""Loops, and controllers: a loop with its law, given or learned from a unit's own log, and what it moves elsewhere."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -11,13 +12,73 @@ from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
 from counterflow.control.custom import as_law
 from counterflow.control.law import CONSTANT, MOVING, RECORDED, TRIMMED, ControlLaw, Law, LawFit, LawInput, LoopRecord
-from counterflow.control.laws import LAWS
-from counterflow.control.loop import Loop
+from counterflow.control.laws import LAWS, law_from_json, law_json
+from counterflow.errors import ModelError
 
 BELIEVED = 0.95  # share of the moves that a law must explain, to be taken for one that was not declared
 USED = 0.8  # the same for a declared loop, below which its law is called unknown
 USED_MOVING = 0.95  # the same where its target moves unrecorded: what disturbs the law comes back through the plant
 LOCKED = 0.999  # share of an input's moves that its law tells, from which on it never moved by itself
+
+ELSEWHERE = "/"  # between a unit's name and its channel: no name holds a slash
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A control loop of a unit.
+
+    Parameters
+    ----------
+    moves : the input that the controller moves.
+    reads : the measurement that it looks at: an output of its unit, or "unit/output" of another one, whose value
+        reaches the controller over a line of its own.
+    target : the input (or output) that holds its set point; None: nobody records it. In a cascade the outer loop moves
+        what is the target of the inner one.
+    law : what the controller does, such as ``counterflow.PID``, ``Relay``, ``Ratio``, ``Schedule``, or any object with
+        ``memory`` and ``output`` (``counterflow.Law``); None: it is learned from the unit's own log.
+
+    Examples
+    --------
+    >>> Loop(moves="TIC-101.OP", reads="TI-101", target="TIC-101.SP")
+    Loop(moves='TIC-101.OP', reads='TI-101', target='TIC-101.SP', law=None)
+    >>> Loop("pump", "district_1/level").reading_unit
+    'district_1'
+    """
+
+    moves: str
+    reads: str
+    target: str | None = None
+    law: Law | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("moves", "reads", "target"):
+            value = getattr(self, name)
+            if not (isinstance(value, str) and value) and not (name == "target" and value is None):
+                raise ModelError(f"Loop: {name} is {value!r:.80}: pass the name of a channel.")
+        if self.target == self.moves or self.reads == self.moves:
+            raise ModelError(f"Loop: {self.moves!r} is what the controller moves: name another channel that it reads.")
+        if self.law is not None:
+            as_law(self.law, f"Loop of {self.moves!r}")
+
+    @property
+    def reading_unit(self) -> str | None:
+        """The other unit whose measurement it reads; None: its own."""
+        return self.reads.split(ELSEWHERE, 1)[0] if ELSEWHERE in self.reads else None
+
+    @property
+    def reading(self) -> str:
+        """The name of the measurement in its unit."""
+        return self.reads.split(ELSEWHERE, 1)[-1]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"moves": self.moves, "reads": self.reads, "target": self.target, "law": law_json(self.law)}
+
+    @classmethod
+    def from_json(cls, found: object) -> Loop:
+        """From plain types that nobody has checked."""
+        if not isinstance(found, dict) or set(found) != {"moves", "reads", "target", "law"}:
+            raise ModelError(f"a loop has moves, reads, target and law, got {found!r:.80}.")
+        return cls(found["moves"], found["reads"], found["target"], law_from_json(found["law"]))
 
 
 @dataclass(frozen=True)
@@ -94,11 +155,8 @@ class Controller:
         return bool(self.acting.swing)
 
     def __str__(self) -> str:
-        aim = {
-            RECORDED: f"target {self.loop.target}",
-            MOVING: "a target that moves unrecorded",
-            CONSTANT: "a fixed target",
-        }
+        moving, fixed = "a target that moves unrecorded", "a fixed target"
+        aim = {RECORDED: f"target {self.loop.target}", MOVING: moving, CONSTANT: fixed}
         how = "learned" if self.learned else "given"
         aims = self.law.incremental or (self.loop.target is not None and not self.law.swing)
         towards = f" towards {aim[self.target]}" if aims else ""  # of others nobody knows whether they aim at anything
@@ -115,20 +173,7 @@ def law_supposed(unit: str, moves: str, law: Law) -> Caveat:
 
 
 def learned_loop(loop: Loop, record: LoopRecord) -> Controller | None:
-    """The loop with its law, learned from what it did, or given and judged; None: no law.
-
-    Examples
-    --------
-    >>> from counterflow.control.pid import PID
-    >>> rng = np.random.default_rng(0)
-    >>> law, u, y = PID(2.0, 10.0), np.zeros(300), np.zeros(300)
-    >>> for t in range(1, 300):
-    ...     y[t] = 0.9 * y[t - 1] + 0.1 * u[t - 1] + 0.1 * rng.standard_normal()
-    ...     u[t] = u[t - 1] + law.weights(1.0)[:2] @ -y[[t, t - 1]]
-    >>> found = learned_loop(Loop("valve", "temperature"), LoopRecord(u, y, None, 1.0))
-    >>> round(found.law.gain, 6), round(found.law.integral_time, 6), found.target
-    (2.0, 10.0, 'constant')
-    """
+    """The loop with its law, learned from what it did, or given and judged; None: no law."""
     if loop.law is not None:
         law = as_law(loop.law)
         fit = law.judged(record)

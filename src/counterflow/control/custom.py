@@ -74,20 +74,7 @@ class CustomLaw(ControlLaw):
 
 
 def as_law(law: object, what: str = "law", kind: type[CounterflowError] = ModelError) -> ControlLaw:
-    """A law with all that is asked of one; refuses what is no law. ``what``: the loop that it is given to.
-
-    Examples
-    --------
-    >>> class Predictive:
-    ...     memory = 0
-    ...     def output(self, seen):
-    ...         return seen.reading[:, -1]
-    >>> print(as_law(Predictive()))
-    law Predictive
-    >>> as_law(3.0, "valve")
-    Traceback (most recent call last):
-    counterflow.errors.ModelError: valve: float is no law: pass a PID, or an object with memory and output(seen)
-    """
+    """A law with all that is asked of one; refuses what is no law. ``what``: the loop that it is given to."""
     if isinstance(law, ControlLaw):
         return law
     name = type(law).__name__

@@ -7,9 +7,9 @@ the product knows which laws there are.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,11 +81,9 @@ class LoopRecord:
 
     @cached_property
     def automatic(self) -> BoolArray:
-        """Rows (T,) in which the input is at work."""
         return active_rows(self.moved)
 
     def aiming_at(self, target: FloatArray | float) -> LoopRecord:
-        """The same with this target."""
         return replace(self, target=np.broadcast_to(np.asarray(target, np.float64), self.moved.shape))
 
 
@@ -114,7 +112,6 @@ class Replay:
     manual: BoolArray
 
     def rows(self, rows: slice) -> Replay:
-        """The same in some rows."""
         return Replay(*(getattr(self, each.name)[..., rows] for each in fields(self)))
 
 
@@ -252,37 +249,13 @@ class ControlLaw(ABC):
             found[entry.name] = [_plain(each) for each in value] if isinstance(value, tuple) else _plain(value)
         return found
 
-    @classmethod
-    def from_json(cls, found: dict[str, Any]) -> Self:
-        """From the plain types of ``to_json``, without the kind, that nobody has checked."""
-        entries = {entry.name: entry.default for entry in fields(cls)}  # type: ignore[arg-type]
-        needed = {name for name, default in entries.items() if default is MISSING}
-        if not needed <= set(found) <= set(entries):
-            raise ModelError(f"a law of kind {cls.kind!r} has {', '.join(entries)}.")
-        given = dict(found)
-        for name, value in found.items():
-            if name == "limits":
-                ends = value if isinstance(value, list) and len(value) == 2 else [None, None]
-                given[name] = tuple(end if own is None else own for own, end in zip(ends, FREE, strict=True))
-            elif value is None and entries[name] == np.inf:
-                given[name] = np.inf
-            elif isinstance(value, list):
-                given[name] = tuple(value)
-        return cls(**given)
-
 
 def _plain(value: object) -> object:
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def active_rows(moved: FloatArray) -> BoolArray:
-    """Rows (T,) in which an input is at work: it moves in the row, or within a few rows of it.
-
-    Examples
-    --------
-    >>> active_rows(np.array([0.0, 1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 3.0])).tolist()
-    [False, True, True, False, False, False, False, True]
-    """
+    """Rows (T,) in which an input is at work: it moves in the row, or within a few rows of it."""
     still = np.diff(moved, prepend=moved[:1]) == 0
     edges = np.flatnonzero(np.diff(still.astype(np.int8), prepend=0, append=0))
     out = np.ones(len(moved), bool)

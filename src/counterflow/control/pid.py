@@ -261,14 +261,6 @@ def robust(regressors: FloatArray, goal: FloatArray) -> tuple[FloatArray, FloatA
     """Weights by which regressors (n, k) tell a goal (n,) in most rows, and what they leave; None: they do not.
 
     Least absolute errors first, by weighted least squares; then rows that are far off lose their weight (Tukey).
-
-    Examples
-    --------
-    >>> x = np.column_stack([np.arange(20.0), np.ones(20)])
-    >>> goal = x @ [2.0, 1.0]
-    >>> goal[[3, 9]] += 100.0
-    >>> robust(x, goal)[0].round(6).tolist()
-    [2.0, 1.0]
     """
     scale = np.sqrt(np.square(regressors).mean(axis=0))
     size = float(np.sqrt(np.square(goal).mean()))

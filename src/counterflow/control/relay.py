@@ -120,18 +120,7 @@ class Relay(ControlLaw):
 
     @classmethod
     def learned(cls, record: LoopRecord) -> LawFit | None:
-        """The relay behind an input with two values; of both targets nobody knows anything.
-
-        Examples
-        --------
-        >>> level, pump = np.empty(400), np.zeros(400)
-        >>> for t in range(400):
-        ...     level[t] = 5.5 if t == 0 else level[t - 1] + 0.07 * pump[t - 1] - 0.03
-        ...     pump[t] = 1.0 if level[t] < 5.0 else 0.0 if level[t] > 6.0 else pump[t - 1]
-        >>> found = Relay.learned(LoopRecord(pump, level, None, 1.0))
-        >>> print(found.law, found.reproduced)
-        relay: 1 below 5.005, 0 above 6.01 1.0
-        """
+        """The relay behind an input with two values; of both targets nobody knows anything."""
         moved, reading = record.moved, record.reading
         values, which, counts = np.unique(moved, return_inverse=True, return_counts=True)
         if not 2 <= len(values) <= 20:
@@ -187,15 +176,7 @@ class Relay(ControlLaw):
     # ---- what it has seen
 
     def explaining(self, moved: FloatArray, reading: FloatArray) -> FloatArray:
-        """The reading (T,) nearest to a given one with which a relay in rows would have moved its input as it did.
-
-        Examples
-        --------
-        >>> law = Relay(low=1.0, high=2.0, below=1.0, above=0.0)
-        >>> moved, reading = np.array([0.0, 0.0, 1.0, 1.0]), np.array([1.5, 0.9, 1.2, 1.5])
-        >>> law.explaining(moved, reading).round(3).tolist()
-        [1.5, 1.0, 1.0, 1.5]
-        """
+        """The reading (T,) nearest to a given one with which a relay in rows would have moved its input as it did."""
         gap = BESIDE * max(self.high - self.low, abs(self.low), abs(self.high), 1e-300)
         on, before = moved == self.below, np.concatenate([moved[:1], moved[:-1]]) == self.below
         out = np.where(on & ~before, np.minimum(reading, self.low - gap), reading)  # it switched here
@@ -208,16 +189,6 @@ class Relay(ControlLaw):
 
         The first is the estimate. The others are what the estimate would be, had the noise been another one: as
         uncertain as the reading is, so uncertain are the relay's switches in a counterfactual.
-
-        Examples
-        --------
-        >>> rows = np.arange(40.0)
-        >>> true = np.abs((rows + 9.5) % 20 - 10) - 5  # from 5 down to -5 and up again
-        >>> moved = np.where((rows + 9.5) % 20 >= 10, 1.0, 0.0)
-        >>> noisy = true + 0.3 * np.random.default_rng(0).standard_normal(40)
-        >>> seen = Relay(-5.0, 5.0, between_rows=True).seen(moved, noisy)[0]
-        >>> bool(np.abs(seen - true).mean() < np.abs(noisy - true).mean())
-        True
         """
         if self.switches_in_rows:
             rows, known = np.arange(len(reading)), np.isfinite(reading)

@@ -21,7 +21,7 @@ from counterflow.caveats import Caveat
 from counterflow.control import Law, Loop, Manual, as_law
 from counterflow.control.controller import Controller, found_loops, law_supposed, learned_loop, run_law
 from counterflow.control.custom import FAILS
-from counterflow.control.law import CONSTANT, FREE, RECORDED, ControlLaw, LoopRecord, Replay, last_known
+from counterflow.control.law import CONSTANT, FREE, RECORDED, LoopRecord, Replay, last_known
 from counterflow.errors import DataError, ModelError, OptionError
 from counterflow.exchange.part import UnitPart
 from counterflow.exchange.task import Task, UnitData
@@ -61,7 +61,7 @@ class UnitControllers:
 
     @property
     def columns(self) -> tuple[int, ...]:
-        """The inputs that controllers move."""
+        """The inputs that controllers move, in the order of these."""
         return tuple(self.part.unit.input_names.index(each.loop.moves) for each in self.controllers)
 
     @property
@@ -93,29 +93,28 @@ class UnitControllers:
 
     def telemetry(self, channel: str, trial: Trial) -> FloatArray:
         """One of its own readings (K n,) in a world, for a controller of another unit that sees it."""
-        k = self.part.unit.output_names.index(channel)
-        values = trial.states @ self.part.model.C[k]
-        if trial.past or self.part.output_level is None:
-            return np.asarray(values)
-        return np.asarray(values + self.part.output_level[k])
+        return self._reading(channel, trial, trial.states)
 
     def react(self, trial: Trial) -> Reaction:
         """What its inputs would be (K n, U_m): of the past as differences from the record."""
-        worlds = trial.worlds
-        n = len(trial.states) // worlds
-        inputs = trial.inputs.reshape(worlds, n, -1)
-        states = trial.states.reshape(worlds, n, -1)
-        foreign = trial.foreign.reshape(worlds, n, -1)
-        held = set(trial.held_columns)
-        values = np.array(inputs)
-        for controller in self.controllers:
-            column = self.part.unit.input_names.index(controller.loop.moves)
-            if column in held:
+        unit, worlds, n = self.part.unit, trial.worlds, len(trial.states) // trial.worlds
+        states, foreign = (each.reshape(worlds, n, -1) for each in (trial.states, trial.foreign))
+        values = np.array(trial.inputs.reshape(worlds, n, -1))
+
+        def channel(name: str) -> FloatArray:
+            if name in unit.input_names:
+                return np.asarray(values[:, :, unit.input_names.index(name)])
+            return self._reading(name, trial, states)
+
+        for controller, column in zip(self.controllers, self.columns, strict=True):
+            if column in set(trial.held_columns):
                 continue
-            series = self._series(controller, trial, states, values, foreign)
-            with _naming(self.part.unit, controller.loop):
-                values[:, :, column] = self._moved(controller, trial, series, values[:, :, column])
-        return Reaction(trial.unit, trial.row, worlds, np.ascontiguousarray(values.reshape(worlds * n, -1)))
+            loop = controller.loop
+            there = foreign[:, :, self.foreign.index(loop.reads)] if loop.reading_unit else channel(loop.reads)
+            target = np.full(there.shape, np.nan) if loop.target is None else channel(loop.target)
+            with _naming(unit, loop):
+                values[:, :, column] = self._moved(controller, trial, there, target, values[:, :, column])
+        return Reaction(trial.unit, trial.row, worlds, np.ascontiguousarray(values.reshape(len(trial.states), -1)))
 
     def supposing(self, laws: Mapping[str, Law]) -> UnitControllers:
         """The same controllers with other laws, by the input that they move."""
@@ -123,40 +122,31 @@ class UnitControllers:
 
     # ---- one controller
 
-    def _series(
-        self, controller: Controller, trial: Trial, states: FloatArray, values: FloatArray, foreign: FloatArray
-    ) -> tuple[FloatArray, FloatArray]:
-        """Reading and target (K, n) of a controller, as the trial has them: differences, or as they are."""
-        loop, unit = controller.loop, self.part.unit
-
-        def channel(name: str) -> FloatArray:
-            if name in unit.input_names:
-                return np.asarray(values[:, :, unit.input_names.index(name)])
-            k = unit.output_names.index(name)
-            level = 0.0 if trial.past or self.part.output_level is None else self.part.output_level[k]
-            return np.asarray(states @ self.part.model.C[k] + level)
-
-        if loop.reading_unit is not None:
-            reading = foreign[:, :, self.foreign.index(loop.reads)]
-        else:
-            reading = channel(loop.reads)
-        return reading, np.full(reading.shape, np.nan) if loop.target is None else channel(loop.target)
+    def _reading(self, channel: str, trial: Trial, states: FloatArray) -> FloatArray:
+        """An own reading in states (..., P_m): a difference from the record where the trial is of the past."""
+        k = self.part.unit.output_names.index(channel)
+        level = 0.0 if trial.past or self.part.output_level is None else self.part.output_level[k]
+        return np.asarray(states @ self.part.model.C[k] + level)
 
     def _moved(
-        self, controller: Controller, trial: Trial, series: tuple[FloatArray, FloatArray], given: FloatArray
+        self, controller: Controller, trial: Trial, reading: FloatArray, target: FloatArray, given: FloatArray
     ) -> FloatArray:
         """What the controller's input is (K, n); ``given``: what the question itself adds to it, or its last values."""
-        law, lead = controller.acting, trial.lead
-        reading, target = series
-        if self._within_row(law):
+        unit, law, lead, loop = self.part.unit, controller.acting, trial.lead, controller.loop
+        limits = unit.inputs[unit.input_names.index(loop.moves)].limits or FREE
+        first_row, own = trial.row - lead, None
+        if law.switches_in_rows and self.part.point is not None and self.part.point.same_row:
+            # what it switches acts on the same row, and might undo its reason in it: it sees where that was going
             steps = np.diff(reading, axis=1, prepend=reading[:, :1])
             reading = np.hstack([reading[:, :1], reading[:, :-1] + steps[:, :-1]])
-        own = None if self._within_row(law) else self._own_response(controller, trial)
-        first_row = trial.row - lead
+        else:
+            own = self._own_response(controller, trial)
         if not trial.past:
-            if np.isnan(target).all():  # a loop whose target nobody knows is taken to rest
-                target = np.full(reading.shape, self._resting(controller, trial, reading))
-            ends = within(self._limits(controller), given[:, max(lead - 1, 0) : lead])
+            if np.isnan(target).all():  # a loop whose target nobody knows is taken to rest where it stood
+                own_reading = loop.reads in unit.output_names
+                rest = self._reading(loop.reads, trial, trial.rest)[0] if own_reading else reading[0, 0]
+                target = np.full(reading.shape, rest)
+            ends = within(limits, given[:, max(lead - 1, 0) : lead])
             return run_law(law, given[:, :lead], reading, target, first_row, self.dt, own=own, ends=ends)
         record = self._record(controller, trial.worlds).rows(slice(first_row, first_row + reading.shape[1]))
         left: FloatArray | None = record.left
@@ -164,7 +154,7 @@ class UnitControllers:
         if controller.supposed is not None:  # another law leaves nothing of the record, and is never off
             left = manual = None
         own = None if own is None else (own[0] + record.moved, own[1])
-        ends = within(self._limits(controller), record.moved[None])
+        ends = within(limits, record.moved[None])
         whole, aims = record.reading + reading, record.target + np.nan_to_num(target)
         moved = record.moved[:lead] + given[:, :lead]
         return run_law(law, moved, whole, aims, first_row, self.dt, left, manual, own, ends) - record.moved
@@ -182,44 +172,22 @@ class UnitControllers:
         response = trial.response.reshape(trial.worlds, -1, len(self.columns), trial.states.shape[1])[:, :, at]
         return tried, np.asarray(response @ self.part.model.C[unit.output_names.index(loop.reads)])
 
-    def _limits(self, controller: Controller) -> tuple[float, float]:
-        """Of the channel that it moves."""
-        unit = self.part.unit
-        return unit.inputs[unit.input_names.index(controller.loop.moves)].limits or FREE
-
-    def _within_row(self, law: ControlLaw) -> bool:
-        """Whether what a relay switches acts on the row in which it switches, and might undo its reason in it.
-
-        Such a relay is taken to see where its reading was going, from the two rows before.
-        """
-        return law.switches_in_rows and self.part.point is not None and self.part.point.same_row
-
-    def _resting(self, controller: Controller, trial: Trial, reading: FloatArray) -> float:
-        """Where the reading stood in the last recorded row."""
-        if controller.loop.reads not in self.part.unit.output_names:
-            return float(reading[0, 0])
-        k = self.part.unit.output_names.index(controller.loop.reads)
-        return float(self.part.at_level(trial.rest @ self.part.model.C.T)[0, k])
-
     def _record(self, controller: Controller, worlds: int) -> Replay:
         """What a controller did in the recorded rows, as each world sees it."""
-        key = (controller.loop.moves, worlds)
-        if key not in self._kept:
-            self._kept[key] = self._whole_record(controller, worlds)
-        return self._kept[key]
-
-    def _whole_record(self, controller: Controller, worlds: int) -> Replay:
         unit, loop, law = self.part.unit, controller.loop, controller.law
-        if self.y is None or self.u is None:
-            raise DataError(f"unit {unit.name!r}: its own rows are needed to say what its controllers did")
-        series = {**_channels(unit, self.y, self.u), **self.elsewhere}
-        moved, reading = series[loop.moves], series[loop.reads]
-        record = LoopRecord(moved, reading, None if loop.target is None else series[loop.target], self.dt)
-        if controller.supposed is not None and loop.target is None and not law.swing:
-            known = last_known(reading)  # in manual, it aimed at nothing that is known
-            aim = law.aimed_at(replace(record, reading=known)) if controller.was_at_work else float(np.median(known))
-            record = record.aiming_at(aim)
-        return law.replay(record, worlds)
+        key = (loop.moves, worlds)
+        if key not in self._kept:
+            if self.y is None or self.u is None:
+                raise DataError(f"unit {unit.name!r}: its own rows are needed to say what its controllers did")
+            series = {**_channels(unit, self.y, self.u), **self.elsewhere}
+            target = None if loop.target is None else series[loop.target]
+            record = LoopRecord(series[loop.moves], series[loop.reads], target, self.dt)
+            if controller.supposed is not None and target is None and not law.swing:
+                known = last_known(record.reading)  # in manual, it aimed at nothing that is known
+                was = replace(record, reading=known)
+                record = record.aiming_at(law.aimed_at(was) if controller.was_at_work else float(np.median(known)))
+            self._kept[key] = law.replay(record, worlds)
+        return self._kept[key]
 
 
 def _channels(unit: Unit, y: FloatArray, u: FloatArray) -> dict[str, FloatArray]:
