@@ -16,8 +16,7 @@ from counterflow.errors import OptionError, StorageError
 from counterflow.notebook import Table
 from counterflow.plant.units import check_name, first_repeated
 from counterflow.privacy.accounting import ANY_ROWS, check_budget, total_epsilon
-from counterflow.privacy.balance import RESERVED, WITHDRAWN, Entry
-from counterflow.privacy.ledger import SUFFIX, Ledger, ledger_path
+from counterflow.privacy.ledger import RESERVED, SUFFIX, WITHDRAWN, Entry, Ledger, ledger_path
 
 
 @answering()

@@ -23,7 +23,7 @@ from counterflow.federation.policy import Policy
 from counterflow.federation.reconciliation import reconcile
 from counterflow.plant import LocalModel
 from counterflow.privacy import Ledger
-from counterflow.privacy.balance import RELEASED
+from counterflow.privacy.ledger import RELEASED
 from counterflow.protocol import Message, Reaction, Trial
 
 DAY = timedelta(days=1)

@@ -13,7 +13,7 @@ from counterflow.caveats import Caveat
 from counterflow.errors import OptionError, PrivacyError, StorageError
 from counterflow.federation.audit import Audit
 from counterflow.privacy import Entry, Ledger
-from counterflow.privacy.balance import RELEASED, RESERVED, WITHDRAWN
+from counterflow.privacy.ledger import RELEASED, RESERVED, WITHDRAWN
 
 OF_ROWS = ("Sufficient", "Reduced", "Introduction", "AugmentedStates")  # messages that hold something of every row
 BEHIND, LEDGER_LOST, AUDIT_LOST = "ledger-behind", "ledger-lost", "audit-lost"

@@ -9,8 +9,7 @@ from counterflow.privacy.accounting import (
     gaussian_mu,
     total_epsilon,
 )
-from counterflow.privacy.balance import Entry, Mark
-from counterflow.privacy.ledger import Ledger, ledger_path
+from counterflow.privacy.ledger import Entry, Ledger, Mark, ledger_path
 from counterflow.privacy.noise import Source, gaussian_release, grid_of
 from counterflow.privacy.settings import Privacy
 from counterflow.privacy.stretch import RowRange

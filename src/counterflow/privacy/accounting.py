@@ -12,8 +12,10 @@ so nothing has to be bounded, discretised or rounded (Balle & Wang 2018; Dong, R
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import accumulate
 
 from counterflow.errors import OptionError
 
@@ -136,60 +138,101 @@ class Cost:
                 raise OptionError(f"privacy: a release cannot have {name} = {value!r}")
 
 
+@dataclass
+class Balance:
+    """All costs together, in a form that does not grow with every release.
+
+    Sums are exact: whole multiples of the smallest double. ``losses``: by rows [start, stop).
+    """
+
+    losses: dict[tuple[int, int], int] = field(default_factory=dict)
+    epsilon: int = 0
+    delta: int = 0
+
+    @classmethod
+    def of(cls, costs: Iterable[Cost]) -> Balance:
+        found = cls()
+        for cost in costs:
+            found.add(cost)
+        return found
+
+    def add(self, cost: Cost, times: int = 1) -> None:
+        span = (cost.start, cost.stop)
+        self.losses[span] = self.losses.get(span, 0) + times * _parts(cost.row_loss)
+        if not self.losses[span]:
+            del self.losses[span]
+        self.epsilon += times * _parts(cost.epsilon)
+        self.delta += times * _parts(cost.delta)
+
+    @property
+    def claimed(self) -> tuple[float, float]:
+        """ε and δ of releases that are no Gaussian mechanisms."""
+        return _as_float(self.epsilon), _as_float(self.delta)
+
+    def worst_window(self, window: int) -> float:
+        """The largest μ² that any ``window`` consecutive rows have lost.
+
+        The loss by row is a step function, so the integral over a window is largest where an end of it meets a step.
+        """
+        steps: dict[int, int] = {}
+        for (start, stop), loss in self.losses.items():
+            steps[start] = steps.get(start, 0) + loss
+            steps[stop] = steps.get(stop, 0) - loss
+        at = sorted(steps)
+        before, rate = [0] * len(at), list(accumulate(steps[place] for place in at))
+        for k in range(1, len(at)):
+            before[k] = before[k - 1] + rate[k - 1] * (at[k] - at[k - 1])
+
+        def up_to(place: int) -> int:
+            k = bisect_right(at, place) - 1
+            return 0 if k < 0 else before[k] + rate[k] * (place - at[k])
+
+        windows = [(start, start + window) for start in at] + [(stop - window, stop) for stop in at]
+        return _as_float(max((up_to(stop) - up_to(start) for start, stop in windows), default=0))
+
+    def total(self, delta: float, window: int, more: Sequence[Cost] = (), less: Sequence[Cost] = ()) -> float:
+        """ε at ``delta`` with ``more`` releases and without ``less`` of them; infinite if no ε would do.
+
+        OptionError if there is so much noise that its cost cannot be told.
+        """
+        if more or less:
+            balance = Balance(dict(self.losses), self.epsilon, self.delta)
+            for cost, times in (*((each, 1) for each in more), *((each, -1) for each in less)):
+                balance.add(cost, times)
+            return balance.total(delta, window)
+        claimed, used = self.claimed
+        left, loss = delta - used, self.worst_window(window)
+        if loss == 0:
+            return claimed if left >= -1e-12 * delta else math.inf
+        if loss > LARGEST_MU**2 or left < LEAST_DELTA:
+            return math.inf
+        return claimed + gaussian_epsilon(math.sqrt(loss), left)
+
+
+def _parts(number: float) -> int:
+    numerator, denominator = number.as_integer_ratio()
+    return numerator * (_PER_ONE // denominator)
+
+
+def _as_float(parts: int) -> float:
+    return parts / _PER_ONE if parts < 10**300 * _PER_ONE else math.inf  # far beyond what is accounted for
+
+
 def total_epsilon(costs: Iterable[Cost], delta: float, window: int = 1) -> float:
     """ε at ``delta`` of replacing any ``window`` consecutive rows, over all releases together.
 
     Rows that only one release covers pay for that one only. Infinite if the claims alone use up ``delta``.
 
     >>> once, twice = Cost(0, 100, row_loss=0.25), Cost(50, 150, row_loss=0.25)
-    >>> one = total_epsilon([once], 1e-5)
-    >>> one < total_epsilon([once, twice], 1e-5) == gaussian_epsilon(0.5**0.5, 1e-5)
-    True
-    >>> total_epsilon([once, Cost(100, 200, row_loss=0.25)], 1e-5) == one
+    >>> total_epsilon([once], 1e-5) < total_epsilon([once, twice], 1e-5) == gaussian_epsilon(0.5**0.5, 1e-5)
     True
     """
-    releases = list(costs)
-    delta = _checked_delta(delta)
+    delta, balance = _checked_delta(delta), Balance.of(costs)
     if type(window) is not int or window < 1:
         raise OptionError(f"privacy: window must be a whole number of at least 1, got {window!r}")
-    claimed_epsilon = math.fsum(cost.epsilon for cost in releases)
-    claimed_delta = math.fsum(cost.delta for cost in releases)
-    loss = worst_window(releases, window)
-    left = delta - claimed_delta
-    if loss == 0:
-        return claimed_epsilon if left >= -1e-12 * delta else math.inf
-    return claimed_epsilon + gaussian_epsilon(math.sqrt(loss), left) if left >= LEAST_DELTA else math.inf
-
-
-def worst_window(costs: Sequence[Cost], window: int) -> float:
-    """The largest μ² that any ``window`` consecutive rows have lost.
-
-    The loss by row is a step function, so the integral over a window is largest where an end of it meets a step. Sums
-    are exact: whole multiples of the smallest double.
-    """
-    from bisect import bisect_right
-
-    steps: dict[int, int] = {}
-    for cost in costs:
-        numerator, denominator = cost.row_loss.as_integer_ratio()
-        loss = numerator * (_PER_ONE // denominator)
-        steps[cost.start] = steps.get(cost.start, 0) + loss
-        steps[cost.stop] = steps.get(cost.stop, 0) - loss
-    at = sorted(steps)
-    before, rate = [0] * len(at), [0] * len(at)
-    for k, place in enumerate(at):
-        rate[k] = steps[place]
-        if k:
-            rate[k] += rate[k - 1]
-            before[k] = before[k - 1] + rate[k - 1] * (place - at[k - 1])
-
-    def up_to(place: int) -> int:
-        k = bisect_right(at, place) - 1
-        return 0 if k < 0 else before[k] + rate[k] * (place - at[k])
-
-    windows = [(start, start + window) for start in at] + [(stop - window, stop) for stop in at]
-    worst = max((up_to(stop) - up_to(start) for start, stop in windows), default=0)
-    return min(worst, 10**300 * _PER_ONE) / _PER_ONE  # far beyond what is accounted for, and still a double
+    if loss := balance.worst_window(window):
+        _checked_mu(math.sqrt(loss))
+    return balance.total(delta, window)
 
 
 def _checked_mu(mu: object) -> float:

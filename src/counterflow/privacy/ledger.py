@@ -12,18 +12,18 @@ import secrets
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from counterflow import sealed_log
 from counterflow.errors import CounterflowError, OptionError, PrivacyError, StorageError
 from counterflow.privacy import accounting
-from counterflow.privacy.accounting import Cost
-from counterflow.privacy.balance import RELEASED, RESERVED, SPENT, STATES, WITHDRAWN, Balance, Entry, Mark
+from counterflow.privacy.accounting import Balance, Cost
+from counterflow.privacy.noise import Source
 from counterflow.privacy.stretch import Piece, Placed, RowRange
 from counterflow.sealed_log import DatabaseSchema, Row, SealedLogs
 
@@ -36,6 +36,49 @@ SCHEMA = DatabaseSchema(
 )  # fmt: skip
 _LOG, _BUDGET = "entries", "budget"
 _LONGEST_TEXT = 1000
+SPENT, RESERVED, RELEASED, WITHDRAWN = STATES = ("spent", "reserved", "released", "withdrawn")
+
+
+class Mark(NamedTuple):
+    """How far a ledger had come: its name, the number of its last entry and that one's seal."""
+
+    ledger: str
+    entry: int
+    seal: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One release: what it was, what it cost, and the ε that the unit had spent in all once it was written down.
+
+    ``time`` is UTC in ISO 8601. ``source`` is where its noise came from. ``state``: "spent"; or, of a release that had
+    to be reserved, "reserved", "released" or "withdrawn" (which costs nothing). ``release``: SHA-256 of its bytes.
+    """
+
+    id: int
+    time: str
+    what: str
+    fit: str
+    mechanism: str
+    source: str
+    cost: Cost
+    spent: float
+    state: str = SPENT
+    release: str = ""
+
+    @property
+    def secure(self) -> bool:
+        """Whether nobody can repeat the noise: a seeded source protects nothing."""
+        return self.source == str(Source())
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, in plain types."""
+        return {
+            "id": self.id, "time": self.time, "what": self.what, "rows": [self.cost.start, self.cost.stop],
+            "row_loss": self.cost.row_loss, "epsilon": self.cost.epsilon, "delta": self.cost.delta,
+            "spent": self.spent, "fit": self.fit, "mechanism": self.mechanism, "source": self.source,
+            "state": self.state, "release": self.release,
+        }  # fmt: skip
 
 
 class Ledger:
@@ -71,11 +114,13 @@ class Ledger:
         """Not for users: see ``create``, ``open`` and ``temporary``."""
         self.path, self._logs = path, logs
         self._lock = threading.RLock()
-        self._balance = Balance(-1)  # the budget comes before the first entry
+        self._balance = Balance()
+        self._last, self._seal = -1, ""  # entry that was taken in: the budget comes before the first
         self._spent: tuple[int, float] | None = None
+        self._entries: dict[int, Entry] = {}  # as they stand
         self._grid = ""  # of the rows whose place is known
         self._pieces: list[Piece] = []  # which they are
-        self._reserved: dict[str, Entry] = {}  # by the digest of their bytes, as they stand
+        self._reserved: dict[str, int] = {}  # entries by the digest of their bytes
         try:
             self._total()  # what cannot be accounted for is found now, not when a release waits
         except BaseException:
@@ -154,7 +199,7 @@ class Ledger:
         if state not in (RELEASED, WITHDRAWN) or not _is_text(note):
             raise OptionError(f"unit {self.unit!r}: a reservation is 'released' or 'withdrawn', with a note in words")
         with self._turn():
-            entry = self._reserved.get(release)
+            entry = self._reservation(release)
             if entry is None or (entry.state != state and entry.state != RESERVED):
                 told = "unknown" if entry is None else entry.state
                 raise PrivacyError(
@@ -169,7 +214,7 @@ class Ledger:
                 about = (entry.fit, entry.mechanism, entry.source)
                 self._write(cost, note, about, spent, state, release)
         with self._current():
-            return self._reserved[release]
+            return self._entries[self._reserved[release]]
 
     def require(self, costs: Sequence[Cost], what: str, rows: RowRange | None = None) -> None:
         """Refuse now, before long work begins, what ``spend`` would refuse later."""
@@ -191,7 +236,7 @@ class Ledger:
         if rows is not None and rows.grid and self.path is not None:
             rows.tags(self._key)  # takes seconds for millions of rows, in which others may spend
         with self._turn():
-            known = self._reserved.get(release)
+            known = self._reservation(release)
             if known is not None and known.state != WITHDRAWN:
                 return known
             place = self._placed(rows)
@@ -237,30 +282,31 @@ class Ledger:
         More than ``left``, because such releases add up more slowly than their ε.
         """
         with self._current():
-            return self._balance.room(self.epsilon, self.delta, self.window)
+            epsilon, delta = self._balance.claimed
+            try:
+                most = accounting.gaussian_mu(self.epsilon - epsilon, self.delta - delta) ** 2
+                left = max(most - self._balance.worst_window(self.window), 0.0)
+                return accounting.gaussian_epsilon(math.sqrt(left), self.delta)
+            except OptionError:  # nothing to speak of is left
+                return 0.0
 
     def entries(self) -> tuple[Entry, ...]:
         """Every release, in order, as it stands."""
-        found, reserved = dict[int, Entry](), dict[str, int]()
-        for row in self._logs.rows(_LOG, 1):
-            entry = self._checked(row)
-            if entry.state in (SPENT, RESERVED):
-                found[entry.id], reserved[entry.release] = entry, entry.id
-            else:
-                number = reserved[entry.release]
-                found[number] = replace(found[number], state=entry.state)
-        return tuple(found.values())
+        with self._current():
+            return tuple(self._entries.values())
 
     def reservations(self) -> tuple[Entry, ...]:
         """Those that are not settled."""
-        with self._current():
-            return tuple(entry for entry in self._reserved.values() if entry.state == RESERVED)
+        return tuple(entry for entry in self.entries() if entry.state == RESERVED)
+
+    def _reservation(self, release: str) -> Entry | None:
+        return self._entries[self._reserved[release]] if release in self._reserved else None
 
     @property
     def mark(self) -> Mark:
         """How far it has come; whoever keeps it elsewhere can tell an old copy by ``holds``."""
         with self._current():
-            return Mark(self.name, self._balance.last, self._balance.seal)
+            return Mark(self.name, self._last, self._seal)
 
     def holds(self, mark: Mark) -> bool:
         """Whether this ledger has come at least so far; also if the mark is that of another ledger."""
@@ -291,9 +337,9 @@ class Ledger:
     def _current(self) -> Iterator[None]:
         """Inside, all that any process has spent is taken in."""
         with self._lock:
-            for row in self._logs.rows(_LOG, self._balance.last + 1):
+            for row in self._logs.rows(_LOG, self._last + 1):
                 self._absorb(row)
-            if self._balance.last < 0:
+            if self._last < 0:
                 raise self._changed("it holds no budget")
             yield
 
@@ -304,25 +350,26 @@ class Ledger:
             yield
 
     def _absorb(self, row: Row) -> None:
-        if self._balance.last < 0:
+        if self._last < 0:
             self._absorb_budget(row)
         else:
             entry = self._checked(row)
             if entry.state in (SPENT, RESERVED):
                 self._balance.add(entry.cost)
+                self._entries[entry.id] = entry
+                if entry.state == RESERVED:
+                    self._reserved[entry.release] = entry.id
             else:
-                before = self._reserved.get(entry.release)
+                before = self._reservation(entry.release)
                 if before is None or before.state != RESERVED:
                     raise self._changed(f"entry {entry.id} settles what was not reserved")
                 if entry.state == WITHDRAWN:
                     self._balance.add(before.cost, -1)
-                entry = replace(before, state=entry.state)
-            if entry.state != SPENT:
-                self._reserved[entry.release] = entry
+                self._entries[before.id] = replace(before, state=entry.state)
             if row.pieces:
                 self._grid = self._grid or str(row.table["grid"])
                 self._pieces.append(Piece(int(row.table["first"]), np.frombuffer(row.pieces[0], "<u8")))
-        self._balance.last, self._balance.seal = row.number - 1, row.seal
+        self._last, self._seal = row.number - 1, row.seal
 
     def _absorb_budget(self, row: Row) -> None:
         try:
@@ -350,9 +397,9 @@ class Ledger:
     def _total(self) -> float:
         """ε in all."""
         with self._current():
-            if self._spent is None or self._spent[0] != self._balance.last:
+            if self._spent is None or self._spent[0] != self._last:
                 try:
-                    self._spent = (self._balance.last, self._balance.total(self.delta, self.window))
+                    self._spent = (self._last, self._balance.total(self.delta, self.window))
                 except OptionError as error:
                     raise self._changed(str(error)) from None
             return self._spent[1]

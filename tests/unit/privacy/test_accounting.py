@@ -21,7 +21,7 @@ from counterflow.privacy import (
     gaussian_mu,
     total_epsilon,
 )
-from counterflow.privacy.accounting import LARGEST_MU, LEAST_DELTA, LEAST_MU, worst_window
+from counterflow.privacy.accounting import LARGEST_MU, LEAST_DELTA, LEAST_MU, Balance
 
 examples = settings(max_examples=120, deadline=None, derandomize=True)
 few = settings(max_examples=40, deadline=None, derandomize=True)
@@ -177,7 +177,7 @@ def test_the_worst_window_is_that_of_a_plain_loop(costs, window):
     for cost in costs:
         rows[60 + cost.start : 60 + cost.stop] += cost.row_loss
     plain = max(rows[start : start + window].sum() for start in range(200 - window + 1))
-    assert worst_window(costs, window) == pytest.approx(plain, rel=LONG, abs=1e-300)
+    assert Balance.of(costs).worst_window(window) == pytest.approx(plain, rel=LONG, abs=1e-300)
 
 
 @few
@@ -194,7 +194,7 @@ def test_more_releases_or_a_longer_window_never_cost_less(costs, more, window, d
 @given(costs=releases(), epsilon=st.floats(0, 5), slack=st.floats(0, 1), delta=logarithmic(1e-12, 0.1))
 def test_claims_are_added(costs, epsilon, slack, delta):
     claim = Cost(0, 1, epsilon=epsilon, delta=slack * delta * 0.999)
-    assume(worst_window(costs, 1) > 0)
+    assume(Balance.of(costs).worst_window(1) > 0)
     both = total_epsilon([*costs, claim], delta)
     assert both == pytest.approx(epsilon + total_epsilon(costs, delta - claim.delta), rel=ITERATES)
     assert both >= total_epsilon(costs, delta)
@@ -221,8 +221,8 @@ def test_a_window_pays_for_each_of_its_rows():
 def test_ten_thousand_releases_of_a_long_record():
     """A ledger in use for years: sums stay exact, and the answer is there at once."""
     costs = [Cost(100 * k, 100 * k + 300, row_loss=1e-3) for k in range(10_000)]
-    assert worst_window(costs, 1) == pytest.approx(3e-3, rel=LONG)
-    assert worst_window(costs, 100) == pytest.approx(0.3, rel=LONG)
+    assert Balance.of(costs).worst_window(1) == pytest.approx(3e-3, rel=LONG)
+    assert Balance.of(costs).worst_window(100) == pytest.approx(0.3, rel=LONG)
 
 
 # Refusals -------------------------------------------------------------------------------------------------------------

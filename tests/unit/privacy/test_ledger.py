@@ -28,8 +28,7 @@ import counterflow as cf
 from counterflow import sealed_log
 from counterflow.errors import OptionError, PrivacyError, StorageError
 from counterflow.privacy.accounting import Cost, gaussian_mu, total_epsilon
-from counterflow.privacy.balance import Entry
-from counterflow.privacy.ledger import SCHEMA, Ledger, ledger_path
+from counterflow.privacy.ledger import SCHEMA, Entry, Ledger, ledger_path
 from counterflow.privacy.noise import Source
 from counterflow.privacy.settings import Privacy
 from counterflow.privacy.stretch import RowRange
