@@ -27,7 +27,7 @@ from tolerances import EXACT
 import counterflow as cf
 from counterflow import sealed_log
 from counterflow.errors import OptionError, PrivacyError, StorageError
-from counterflow.privacy.accounting import Cost, gaussian_mu, total_epsilon
+from counterflow.privacy.accounting import Balance, Cost, gaussian_mu, total_epsilon
 from counterflow.privacy.ledger import SCHEMA, Entry, Ledger, ledger_path
 from counterflow.privacy.noise import Source
 from counterflow.privacy.settings import Privacy
@@ -236,19 +236,19 @@ def test_the_total_is_that_of_all_releases_from_scratch(costs: list[Cost], windo
 
 
 def test_thousands_of_releases_of_the_same_rows_are_one_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = []
-    real = total_epsilon
+    sizes: list[int] = []
+    real = Balance.worst_window
 
-    def watched(costs: Any, delta: float, window: int = 1) -> float:
-        sizes.append(len(list(costs)))
-        return real(costs, delta, window)
+    def watched(balance: Balance, window: int) -> float:
+        sizes.append(len(balance.losses))
+        return real(balance, window)
 
-    monkeypatch.setattr("counterflow.privacy.accounting.total_epsilon", watched)
+    monkeypatch.setattr(Balance, "worst_window", watched)
     ledger = Ledger.temporary("boiler", 3.0, DELTA)
     for _ in range(300):
         spend(ledger, Cost(0, 50, row_loss=1e-5, epsilon=1e-3, delta=1e-10))
         spend(ledger, Cost(50, 60, row_loss=1e-5))
-    assert max(sizes) == 3  # two spans, and what was claimed
+    assert max(sizes) == 2
 
 
 def test_a_temporary_ledger_has_no_file_and_is_one_of_its_own(tmp_path: Path) -> None:
