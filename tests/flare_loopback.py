@@ -18,7 +18,7 @@ from typing import Any
 import counterflow as cf
 from counterflow.federation.coordinator_session import CoordinatorSession
 from counterflow.federation.flare import authority, jobs, kit, processes
-from counterflow.federation.flare.following import follow
+from counterflow.federation.flare.following import FlareJobs
 from counterflow.federation.flare.operator import Operator
 from counterflow.federation.job import Job
 from counterflow.federation.sites.certificates import Participant
@@ -150,7 +150,8 @@ class Loopback:
 
     def follow(self, job: Job, deadline: int = 60, patience: float = 120, **more: Any) -> dict[str, Any]:
         """To the end of a job, whatever happens to the sites."""
-        return follow(self.kits[OPERATOR], self.server, job, deadline=deadline, patience=patience, **more)
+        runs = FlareJobs(self.kits["localhost"], self.kits[OPERATOR], self.server)
+        return runs.follow(job, deadline=deadline, patience=patience, **more)
 
     def session(self, job: Job) -> CoordinatorSession:
         """A finished job's session, closed."""

@@ -226,7 +226,7 @@ def _refused(*arguments: str, text: str) -> bool:
 
 
 def _connected(coordinator: Path) -> list[str]:
-    return list(members.presence(coordinator / members.PRESENCE).get("plants", []))
+    return list(members.presence(coordinator).get("plants", []))
 
 
 def _until(true: Callable[[], object], patience: float = 30) -> None:

@@ -48,7 +48,7 @@ FEDERATION = group(
         "approve-job": ("federation_fit:approve_job", "Plant: its owner lets a job run, after a look at it."),
         "start": ("federation_service", "Run a party until it is stopped."),
         "stop": ("federation_service", "End a party's processes; nothing is lost."),
-        "status": ("federation_status", "How does it stand?"),
+        "status": ("federation_service", "How does it stand?"),
         "audit": ("federation_books", "What was approved, what has left, and was all of it charged?"),
         "settle": ("federation_books", "Plant: what became of a release that was charged and has not left?"),
         "backup": ("federation_books", "Plant: a consistent copy of its audit log and its budget."),

@@ -14,7 +14,7 @@ import typer
 from typer import Argument, Option
 
 from counterflow.cli import output
-from counterflow.cli.federation_status import budget_line, budget_of
+from counterflow.cli.federation_service import budget_line, budget_of
 from counterflow.cli.options import Edges, Folder, Forbidden, known_edges, optional
 from counterflow.cli.output import INTERRUPTED, NOT_CONVERGED, OK, Format, Line, Part, Told, answering, picked
 from counterflow.errors import OptionError, StorageError
@@ -155,7 +155,7 @@ def _progress(coordinator: CoordinatorFolder, job: Job, wanted: Format) -> Itera
     with output.terminal().status(Text(f"{job.id}: submitting")) as line:
 
         def tell(state: dict[str, Any]) -> None:
-            there = members.presence(coordinator.folder / members.PRESENCE).get("plants", [])
+            there = members.presence(coordinator.folder).get("plants", [])
             connected = f"{len(set(there) & set(job.units))} of {len(job.units)} plants"
             words = [f"{job.id}: {state.get('state', '')}", connected]
             if state.get("exchanges"):

@@ -117,52 +117,60 @@ def join(
     new = not (folder / party.FILE).exists()
     if (exact or ask) and (policy is not None or not new):
         raise OptionError("--exact and --ask write a new plant's policy: change policy.toml, or leave --policy out.")
-    brought = {name: file for name, file in (("log", log), ("model", model), ("policy", policy)) if file is not None}
+    brought = {"log": log, "model": model, "policy": policy}
+    replaced = [name for name, file in brought.items() if file is not None]
     if new:
         for option, used, done in (("--new-key", new_key, "joined"), ("--welcome", welcome, "asked to join")):
             if used:
                 raise OptionError(f"{option}: {str(folder)!r} has not {done} yet; give the folder that has.")
-        missing = [name for name in ("--unit", "--federation", "--fingerprint") if name not in given]
-        if log is None or missing:
-            missing += ["--log"] if log is None else []
+        there = {**given, **({"--log": log} if log else {})}
+        if missing := [name for name in ("--unit", "--federation", "--fingerprint", "--log") if name not in there]:
             raise OptionError(f"to join in the new folder {str(folder)!r}, also give {', '.join(missing)}.")
-        engine().require()
-        recording, found, begins = read_log(log)
-        own = _model(model) or found.get(given["--unit"])
-        text = _policy(policy) or default_policy(given["--unit"], not exact, _asking(ask or ()))
-        made = PlantFolder.create(
-            folder, given["--unit"], given["--federation"], given["--fingerprint"], recording, own, text,
-            organisation or "", budget, begins,
-        )  # fmt: skip
-        return _asked(made, folder)
-    plant = PlantFolder.open(folder)
-    for name, value in given.items():
-        known = getattr(plant, name.removeprefix("--"))
-        if value != known:
-            raise OptionError(
-                f"{name} {named[name]!r}: {str(folder)!r} has joined as {plant.label} with {name} {known}; a folder is "
-                "one party for good. Join in a new folder."
-            )
-    if new_key:
-        if welcome is not None or brought:
+    else:
+        plant = PlantFolder.open(folder)
+        for name, value in given.items():
+            if value != (known := getattr(plant, name.removeprefix("--"))):
+                raise OptionError(
+                    f"{name} {named[name]!r}: {str(folder)!r} has joined as {plant.label} with {name} {known}; a "
+                    "folder is one party for good. Join in a new folder."
+                )
+        if new_key and (welcome is not None or replaced):
             raise OptionError("--new-key: give it alone; with the coordinator's answer give --welcome.")
+        if not (given or replaced or new_key or welcome is not None):
+            raise OptionError(
+                f"{plant.label} has asked to join: give --welcome FILE, or --log, --model or --policy anew."
+            )
+    if new or new_key or welcome is not None:
         engine().require()
-        return _asked(plant.renew(), folder)
     if welcome is not None:
-        engine().require()
         plant = plant.welcome(welcome)
         service = plant.folder / f"counterflow-{plant.unit}.service"
         content = {**picked(plant, "folder unit"), "state": "joined", "kit": plant.kit, "service": service}
         run = f"Run it: counterflow federation start {folder}; or by systemd: {service}"
         return Told(content, [f"Unit {plant.unit} is a member of {plant.federation}.", run])
-    if given:  # the first half once more
+    if new_key:
+        return _asked(plant.renew(), folder)
+    if given and not new:  # the first half once more
         return _asked(plant, folder)
-    if not brought:
-        raise OptionError(f"{plant.label} has asked to join: give --welcome FILE, or --log, --model or --policy anew.")
-    recording_now, found, begins = read_log(log) if log is not None else (None, {}, "")
-    plant.bind(recording_now, _model(model) or found.get(plant.unit), _policy(policy), begins)
-    text = f"{plant.label}: {', '.join(brought)} replaced. Jobs that are not finished will refuse other data."
-    return Told({"folder": plant.folder, "unit": plant.unit, "state": "rebound", "replaced": list(brought)}, [text])
+    recording, models, begins = (None, {}, "") if log is None else read_log(log)
+    own = models.get(given["--unit"] if new else plant.unit) if model is None else load_model(model)
+    text = ""
+    if policy is not None:
+        Policy.read(policy)  # tells what is wrong with the line in the user's own file
+        text = policy.read_text("utf-8")
+    if new:
+        assert recording is not None
+        return _asked(
+            PlantFolder.create(
+                folder, given["--unit"], given["--federation"], given["--fingerprint"], recording, own,
+                text or default_policy(given["--unit"], not exact, _asking(ask or ())), organisation or "", budget,
+                begins,
+            ),
+            folder,
+        )  # fmt: skip
+    plant.bind(recording, own, text, begins)
+    told = f"{plant.label}: {', '.join(replaced)} replaced. Jobs that are not finished will refuse other data."
+    return Told({"folder": plant.folder, "unit": plant.unit, "state": "rebound", "replaced": replaced}, [told])
 
 
 @answering()
@@ -210,7 +218,7 @@ def remove(
     if party.supervisor(coordinator.folder) is not None:
         deadline = time.monotonic() + CUT_OFF
         cut = "cut off"
-        while unit in members.presence(coordinator.folder / members.PRESENCE).get("plants", ()):
+        while unit in members.presence(coordinator.folder).get("plants", ()):
             if time.monotonic() > deadline:
                 raise StorageError(
                     f"{unit!r} is off the list of members, but the server still lists it as connected after "
@@ -278,17 +286,6 @@ def read_log(path: Path) -> tuple[Recording, dict[str, LocalModel], str]:
         f"--log {str(path)!r}: give a recording (.safetensors), or a .toml that says which columns are inputs "
         'and which are outputs: [units.boiler], log = "boiler.csv", inputs = ["valve"], outputs = ["pressure"].'
     )
-
-
-def _model(path: Path | None) -> LocalModel | None:
-    return None if path is None else load_model(path)
-
-
-def _policy(path: Path | None) -> str:
-    if path is None:
-        return ""
-    Policy.read(path)  # tells what is wrong with the line in the user's own file
-    return path.read_text("utf-8")
 
 
 def _asking(given: Sequence[str]) -> dict[str, list[str]]:

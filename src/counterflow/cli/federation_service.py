@@ -1,28 +1,34 @@
-"""``counterflow federation start`` and ``stop``."""
+"""``counterflow federation start``, ``stop`` and ``status``: a party that runs, and how it stands."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Option
 
+from counterflow import wording
 from counterflow.cli import options, output
+from counterflow.cli.federation_members import policy_line
+from counterflow.cli.output import Line, Part, Told, answering, noted, picked
 from counterflow.errors import StorageError
+from counterflow.federation import job_gate, verify
+from counterflow.federation.audit import FILE, Audit
 from counterflow.federation.engine import engine
-from counterflow.federation.sites import members, party
+from counterflow.federation.sites import certificates, members, party
 from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
-from counterflow.federation.sites.keeper import Keeper, StandingJob
 from counterflow.federation.sites.plant_folder import PlantFolder
-from counterflow.federation.sites.ports import reachable
-from counterflow.federation.sites.supervisor import WRITABLE, Folder, Supervisor, opened
-from counterflow.federation.sites.tidying import Rule
+from counterflow.federation.sites.supervisor import WRITABLE, Folder, Keeper, Rule, Supervisor, opened
 from counterflow.files import appending, blaming
+from counterflow.notebook import Table
 from counterflow.printable import shown
+from counterflow.privacy import Ledger
 
 STOPPING = 30.0  # seconds for a supervisor to end its site
 
@@ -51,31 +57,30 @@ def start(
         engine().require()
         PlantFolder.open(folder).welcome(welcome)
     if questions_per_minute is not None:
-        party.read(folder, party.COORDINATOR)
-        party.change(folder, questions_per_minute=questions_per_minute)
-    if detach:
-        _detach(folder, patience, Rule(keep_days, log_size))
-        return
+        replace(CoordinatorFolder.open(folder), questions_per_minute=questions_per_minute).write()
     site = opened(folder)
-    keeper = None
-    if isinstance(site, CoordinatorFolder):
-        coordinator = site
-        keeper = Keeper(StandingJob(site.site), site.engine_jobs, lambda: len(coordinator.removed()))
-    Supervisor(site, lambda line: _say(site, line), keeper, Rule(keep_days, log_size)).run()
+    if detach:
+        _detach(site, patience, ["--keep-days", str(keep_days), "--log-size", str(log_size)])
+        return
+
+    def say(line: str) -> None:
+        when = datetime.now().astimezone().isoformat(timespec="seconds")
+        print(shown(f"{when} {site.label}: {line}"), flush=True)
+
+    keeper = Keeper.of(site) if isinstance(site, CoordinatorFolder) else None
+    Supervisor(site, say, keeper, Rule(keep_days, log_size)).run()
 
 
-def _detach(folder: Path, patience: float, rule: Rule) -> None:
+def _detach(site: Folder, patience: float, more: list[str]) -> None:
     """Supervise in the background; returns when the site is up, or says why it is not."""
     engine().require()
-    site = opened(folder)
     with blaming(site.folder, WRITABLE):
         site.prepare()
     process = party.supervisor(site.folder)
     if process is not None:
-        raise StorageError(f"{str(folder)!r} runs already (process {process}).")
+        raise StorageError(f"{str(site.folder)!r} runs already (process {process}).")
     log = site.folder / party.LOG
-    command = [sys.executable, "-P", "-m", "counterflow.cli", "federation", "start", str(site.folder)]
-    command += ["--keep-days", str(rule.days), "--log-size", str(rule.megabytes)]
+    command = [sys.executable, "-P", "-m", "counterflow.cli", "federation", "start", str(site.folder), *more]
     with blaming(site.folder, WRITABLE):
         (site.folder / members.PRESENCE).unlink(missing_ok=True)
         stream = appending(log)
@@ -84,19 +89,40 @@ def _detach(folder: Path, patience: float, rule: Rule) -> None:
         child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, start_new_session=True, cwd=site.folder
         )
+    runs = f"{site.label} runs (process {child.pid}, {log})"
     deadline = time.monotonic() + patience
     while time.monotonic() < deadline:
         if child.poll() is not None:
-            raise StorageError(f"{site.label} did not start: {_last(log, began)}")
+            said = log.read_bytes()[began:].decode("utf-8", "replace").strip().splitlines() or [f"see {log}"]
+            raise StorageError(f"{site.label} did not start: {said[-1].removeprefix('counterflow: ')}")
         if _is_up(site):
             output.show(f"{site.label} is up (process {child.pid}, {log})")
             return
-        if party.supervisor(site.folder) == child.pid and (waits := _waits(site)):
-            output.show(f"{site.label} runs (process {child.pid}, {log}); {waits}")
+        if isinstance(site, PlantFolder) and party.supervisor(site.folder) == child.pid and (why := site.waits_for()):
+            waits = f"the coordinator's server is not there yet ({why}), the plant connects as soon as it is"
+            output.show(f"{runs}; {waits}")
             return
         time.sleep(0.1)
-    waiting = f"{site.label} runs (process {child.pid}, {log}), but is not connected yet; it keeps trying."
-    output.show(waiting, *output.noted([_why(site)]))
+    output.show(f"{runs}, but is not connected yet; it keeps trying.", *noted([_why(site)]))
+
+
+def _is_up(site: Folder) -> bool:
+    told = members.presence(site.folder)
+    if isinstance(site, PlantFolder):
+        return bool(told.get("connected"))
+    return bool(told) and not party.reachable("localhost", site.port)
+
+
+def _why(site: Folder) -> str:
+    log = site.folder / party.SITE_LOG
+    if isinstance(site, CoordinatorFolder):
+        return f"nothing answers on port {site.port} yet; see {log}"
+    if refused := site.waits_for():
+        return f"the coordinator's server cannot be reached at {refused}"
+    return (
+        "the coordinator's server answers, but has not admitted this plant: has it been removed, or does another "
+        f"machine run with its key? See {log}"
+    )
 
 
 def stop(folder: options.Folder) -> None:
@@ -110,42 +136,152 @@ def stop(folder: options.Folder) -> None:
     output.show(f"{site.label} {'is stopped' if was or left else 'was not running'}")
 
 
-def _waits(site: Folder) -> str:
-    """What a plant says whose coordinator does not run yet."""
-    if isinstance(site, CoordinatorFolder) or site.kit is None:
-        return ""
-    refused = reachable(*engine().address(site.kit))
-    return refused and f"the coordinator's server is not there yet ({refused}), the plant connects as soon as it is"
+# ---- status
 
 
-def _is_up(site: Folder) -> bool:
-    told = members.presence(site.folder / members.PRESENCE)
-    if isinstance(site, PlantFolder):
-        return bool(told.get("connected"))
-    return bool(told) and not reachable("localhost", site.port)
+@answering()
+def status(folder: options.Folder) -> Told:
+    """How does it stand? Coordinator: plants and jobs. Plant: connection, policy, budget, and what has left.
+
+    Example: counterflow federation status boiler-site
+    """
+    site = opened(folder)
+    process = party.supervisor(site.folder)
+    told = {
+        "role": site.ROLE, **picked(site, "folder federation fingerprint"), "running": process is not None,
+        "process": process, "certificates": certificates.lasting(site.certificates()),
+    }  # fmt: skip
+    presence = members.presence(site.folder) if process is not None else {}
+    of, parts = (of_coordinator, _coordinator) if isinstance(site, CoordinatorFolder) else (of_plant, _plant)
+    told |= of(site, presence)  # type: ignore[arg-type]
+
+    def every() -> Iterator[Part]:
+        yield from parts(told)
+        yield from noted([one["warning"] for one in told["certificates"] if one["warning"]])
+        yield from noted([one["text"] for one in told.get("books", [])])
+
+    return Told(told, every())
 
 
-def _why(site: Folder) -> str:
-    if isinstance(site, CoordinatorFolder):
-        return f"nothing answers on port {site.port} yet; see {site.folder / party.SITE_LOG}"
-    assert site.kit is not None
-    host, port = engine().address(site.kit)
-    refused = reachable(host, port)
-    if refused:
-        return f"the coordinator's server cannot be reached at {refused}"
+def of_coordinator(site: CoordinatorFolder, presence: dict[str, Any]) -> dict[str, Any]:
+    """What the folder of a coordinator tells besides."""
+    connected = presence.get("plants", [])
+    plants = [
+        {
+            "unit": unit, "organisation": plant.card.organisation, "inputs": [each.name for each in plant.card.inputs],
+            "dt": plant.card.dt, **picked(plant, "key approved"), "connected": unit in connected,
+        }
+        for unit, plant in site.plants().items()
+    ]  # fmt: skip
+    jobs: dict[str, dict[str, Any]] = {
+        job.id: {
+            **picked(job, "id method"), "units": list(job.units), "private": job.privacy is not None,
+            "created": job.created, "state": "not begun",
+        }
+        for job in site.jobs()
+    }  # fmt: skip
+    for path in sorted((site.folder / "states").glob("*.json")):  # of questions: stands as long as the coordinator runs
+        jobs.setdefault(path.stem, {"id": path.stem, "method": "questions", "units": [], "private": False})
+    for name, told in jobs.items():
+        told |= site.site.state(name)
+        if told.get("state") == "running" and not site.is_alive(str(told.get("run", ""))):
+            told["state"] = "not running"  # one whose run was killed cannot say so itself
+    removed = [{"unit": plant.card.unit, **picked(plant, "key removed")} for plant in site.removed()]
+    return {"address": f"{site.host}:{site.port}", "plants": plants, "removed": removed, "jobs": list(jobs.values())}
+
+
+def of_plant(site: PlantFolder, presence: dict[str, Any]) -> dict[str, Any]:
+    """What the folder of a plant tells besides."""
+    own, audit = site.site.own(), site.folder / FILE
+    checked = {"records": 0, "in_order": True, "told": "there is none yet"}
+    jobs: list[dict[str, Any]] = []
+    if audit.exists():
+        found = verify(audit)
+        checked = {"records": found.records, "in_order": found.broken is None, "told": str(found)}
+        jobs = _jobs(audit) if checked["in_order"] else []
+    return {
+        **picked(site, "unit key"), "welcomed": site.kit is not None, "connected": bool(presence.get("connected")),
+        "rows": len(own.y), "model": own.model is not None, "policy": policy_line(site.policy),
+        "jobs": jobs, "budget": budget_of(site), "audit": checked,
+        "waiting": [{"id": job.id, "sha256": digest} for digest, job in job_gate.waiting(site.folder).items()],
+        "books": [caveat.to_view() for caveat in site.differences()] if checked["in_order"] else [],
+    }  # fmt: skip
+
+
+def budget_of(site: PlantFolder) -> dict[str, Any] | None:
+    """What the plant's ledger has, and what is left of it; None if it has none."""
+    if site.ledger is None or not site.ledger.exists():
+        return None
+    with Ledger.open(site.ledger, site.unit) as ledger:
+        return picked(ledger, "epsilon delta window spent left room")
+
+
+def _jobs(path: Path) -> list[dict[str, Any]]:
+    """Jobs that this plant has taken part in or refused, as its audit log has them."""
+    found: dict[str, dict[str, Any]] = {}
+    with Audit(path) as audit:
+        for record in audit.records():
+            job = str(record.get("job", ""))
+            told = found.setdefault(job, {"id": job, "messages": 0, "bytes": 0, "refused": 0, "last": ""})
+            told["last"] = str(record["time"])
+            if record["event"] == "left":
+                told["messages"] += 1
+                told["bytes"] += int(record.get("bytes", 0))
+            elif record["event"] == "refused":
+                told["refused"] += 1
+    return list(found.values())
+
+
+def _coordinator(told: dict[str, Any]) -> Iterator[Part]:
+    running = f"runs (process {told['process']})" if told["running"] else "is not running"
+    yield Line(f"Coordinator of {told['federation']} at {told['address']} {running}", "bold")
+    yield f"fingerprint: {told['fingerprint']}"
+    rows = [
+        [one["unit"], one["organisation"], ", ".join(one["inputs"]), f"{'' if one['connected'] else 'not '}connected"]
+        for one in told["plants"]
+    ]
+    rows += [[one["unit"], "", "", f"removed {one['removed'][:16]}"] for one in told["removed"]]
+    yield Table("plants", ["unit", "organisation", "inputs", "state"], rows, left=4)
+    rows = []
+    for job in told["jobs"]:
+        method = job["method"] + (", private" if job["private"] else "")
+        moved = [str(job.get("exchanges", "")), _size(job.get("bytes_up")), _size(job.get("bytes_down"))]
+        rows.append([job["id"], method, job["state"], *moved])
+    if rows:
+        yield Table("jobs", ["job", "method", "state", "exchanges", "up", "down"], rows, left=3)
+    yield from noted([f"{job['id']}: {job['reason']}" for job in told["jobs"] if job.get("reason")])
+
+
+def _plant(told: dict[str, Any]) -> Iterator[Part]:
+    state = "waits for its welcome" if not told["welcomed"] else "is not running"
+    if told["running"]:
+        state = f"runs (process {told['process']}) and is {'' if told['connected'] else 'not '}connected"
+    yield Line(f"Plant {told['unit']} of {told['federation']} {state}", "bold")
+    yield f"key: {told['key']}"
+    yield f"log: {told['rows']} rows, {'with' if told['model'] else 'without'} a local model"
+    yield f"policy: {told['policy']}"
+    if told["budget"] is not None:
+        yield budget_line(told["budget"])
+    yield Line(f"audit: {told['audit']['told']}", "" if told["audit"]["in_order"] else "red")
+    rows = []
+    for job in told["jobs"]:
+        moved = [str(job["messages"]), _size(job["bytes"]), str(job["refused"])]
+        rows.append([job["id"], job["last"][:19].replace("T", " "), *moved])
+    if rows:
+        yield Table("jobs", ["job", "last (UTC)", "messages", "bytes", "refused"], rows, left=2)
+    let_run = f"waits for its owner: counterflow federation approve-job {told['folder']}"
+    yield from noted([f"job {one['id']} {let_run} {one['id']}" for one in told["waiting"]])
+
+
+def budget_line(budget: dict[str, Any]) -> str:
+    """A budget in words."""
     return (
-        f"the server at {host}:{port} answers, but has not admitted this plant: has it been removed, or does another "
-        f"machine run with its key? See {site.folder / party.SITE_LOG}"
+        f"budget: epsilon {wording.number(budget['spent'])} of {wording.exact(budget['epsilon'])} is spent; one "
+        f"more release of up to {wording.number(budget['room'])} fits in"
     )
 
 
-def _say(site: Folder, line: str) -> None:
-    when = datetime.now().astimezone().isoformat(timespec="seconds")
-    print(shown(f"{when} {site.label}: {line}"), flush=True)
-
-
-def _last(log: Path, began: int) -> str:
-    with open(log, "rb") as stream:
-        stream.seek(began)
-        lines = stream.read(100_000).decode("utf-8", "replace").strip().splitlines()
-    return (lines[-1] if lines else f"see {log}").removeprefix("counterflow: ")
+def _size(count: object) -> str:
+    if not isinstance(count, (int, float)):
+        return ""
+    return f"{count:,.0f} B" if count < 10_000 else f"{count / 1000:,.0f} kB"

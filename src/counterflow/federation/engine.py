@@ -63,11 +63,8 @@ class Engine(Protocol):
     def request(self, folder: Path, federation: str, who: Participant) -> Path:
         """Make a private key in ``folder``, and a request for a certificate that is sent to the coordinator."""
 
-    def requested(self, request: Path) -> Participant:
-        """Who asks for a certificate, as the request says."""
-
-    def approve(self, folder: Path, requests: Mapping[Path, Participant]) -> dict[str, Path]:
-        """Sign requests, each of whom the coordinator means to admit: {who: the file that goes back}."""
+    def approve(self, folder: Path, requests: Sequence[Path]) -> dict[str, Path]:
+        """Sign requests that the coordinator has looked at: {who: the file that goes back}."""
 
     def assemble(self, folder: Path, signed: Path, expected_fingerprint: str, into: str = ...) -> Path:
         """Join a signed certificate with the key in ``folder``: a kit, if it is of that authority."""

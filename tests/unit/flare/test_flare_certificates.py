@@ -18,7 +18,7 @@ from cryptography import x509
 from typer.testing import CliRunner
 
 from counterflow.cli import app
-from counterflow.federation.sites import certificates, keys, letters, members, party, succession
+from counterflow.federation.sites import certificates, keys, letters, members, party
 from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
 from counterflow.federation.sites.plant_folder import PlantFolder
 from counterflow.federation.sites.supervisor import Supervisor
@@ -140,15 +140,15 @@ def test_a_new_authority_is_trusted_because_the_old_one_vouches_for_it(
     for cross in (b"", b"nonsense", (other.folder / "authority" / "rootCA.pem").read_bytes()):
         with zipfile.ZipFile(welcome) as good, zipfile.ZipFile(forged, "w") as bad:
             for name in good.namelist():
-                if name != succession.FILE:
+                if name != certificates.CROSS:
                     bad.writestr(name, good.read(name))
             if cross:
-                bad.writestr(succession.FILE, cross)
+                bad.writestr(certificates.CROSS, cross)
         with pytest.raises(cf.StorageError):
             plant.welcome(forged)
     with pytest.raises(cf.StorageError):  # an authority of the same name, for which nobody vouches
-        succession.check(
-            succession.vouch(other.folder / "authority", changed.folder / "authority"),
+        certificates.check_vouched(
+            certificates.vouch(other.folder / "authority", changed.folder / "authority"),
             (plant.kit / "startup" / "rootCA.pem").read_bytes(),  # type: ignore[operator]
             (changed.folder / "authority" / "rootCA.pem").read_bytes(),
         )

@@ -24,10 +24,8 @@ from nvflare.apis.signal import Signal
 from counterflow.exchange.task import UnitData
 from counterflow.federation import Job, Policy
 from counterflow.federation.flare import controller, envelope, jobs
-from counterflow.federation.flare.controller import CoordinatorController
-from counterflow.federation.flare.filter import CANNOT
-from counterflow.federation.flare.push import REFUSAL
-from counterflow.federation.flare.serving import carry
+from counterflow.federation.flare.controller import CoordinatorController, carry
+from counterflow.federation.flare.envelope import CANNOT, REFUSAL
 from counterflow.federation.refusal import Refusal
 from counterflow.federation.rounds import Unanswered
 from counterflow.federation.sites.site import CoordinatorSite
@@ -70,8 +68,7 @@ class Context:
         assert request.get_header(ReservedHeaderKey.TASK_ID)
         assert timeout > 0
         (unit,) = targets
-        content = {key: value for key, value in request.items() if key != ReservedHeaderKey.HEADERS}
-        reply = self.answer(unit, envelope.unpacked(content, unit))
+        reply = self.answer(unit, envelope.unpacked(request, unit))
         return {} if reply is None else {unit: reply}
 
 

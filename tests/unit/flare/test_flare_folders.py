@@ -350,7 +350,7 @@ def test_folders_are_one_party_for_good(world: World, boiler: PlantFolder, tmp_p
     (tmp_path / "file").write_text("")
     with pytest.raises(cf.StorageError, match="cannot write"):
         CoordinatorFolder.create(tmp_path / "file" / "below", "x", "localhost", 8102)
-    with pytest.raises(cf.OptionError, match="port must be"):
+    with pytest.raises(cf.StorageError, match="fed_learn_port must be"):
         CoordinatorFolder.create(tmp_path / "new", "x", "localhost", 70_000)
     assert not list((tmp_path / "new").iterdir())  # what could not be finished is not left half-made
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import counterflow as cf
-from counterflow.federation.flare import following
+from counterflow.federation.flare import following, processes
 from counterflow.federation.flare.operator import Unreachable
 from counterflow.federation.job import Job
 from counterflow.federation.sites.site import CoordinatorSite
@@ -74,10 +74,6 @@ class Played:
         self._check()
         return dict(self.words)
 
-    def alive(self) -> frozenset[str]:
-        self._check()
-        return frozenset(self.processes)
-
     def state(self, run: str) -> str:
         self._check()
         return self.words[run]
@@ -97,6 +93,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Playe
             return played
 
         monkeypatch.setattr(following, "Operator", connect)
+        monkeypatch.setattr(processes, "running", lambda kit: [processes.Running(1, True, r) for r in played.processes])
         monkeypatch.setattr("counterflow.federation.flare.following.time.sleep", played.sleep)
         monkeypatch.setattr("counterflow.federation.flare.following.time.monotonic", lambda: played.now)
         return played
@@ -106,7 +103,8 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Playe
 
 def follow(played: Played, **more: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     seen: list[dict[str, Any]] = []
-    return following.follow(Path("kit"), played.site, JOB, progress=seen.append, **more), seen
+    runs = following.FlareJobs(Path("kit"), Path("operator"), played.site)
+    return runs.follow(JOB, progress=seen.append, **more), seen
 
 
 def finishes(played: Played, run: str) -> None:
@@ -289,7 +287,7 @@ def test_runs_that_get_no_further_are_no_news(play: Callable[..., Played]) -> No
     assert 30 <= played.now < 34, "2 s until the one step forward"
 
 
-@pytest.mark.parametrize("call", ["runs", "answering", "submit", "alive", "state"])
+@pytest.mark.parametrize("call", ["runs", "answering", "submit", "state"])
 def test_patience_ends_although_flare_hangs(
     call: str, play: Callable[..., Played], monkeypatch: pytest.MonkeyPatch
 ) -> None:

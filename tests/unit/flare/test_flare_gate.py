@@ -21,9 +21,10 @@ with warnings.catch_warnings():
     from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, MessageType
     from nvflare.fuel.f3.message import Message
 
-    from counterflow.federation.flare.push import REFUSAL
+    from counterflow.federation.flare import executor
 from counterflow.errors import CounterflowError
-from counterflow.federation.flare import envelope, filter, gate, jobs
+from counterflow.federation.flare import envelope, gate, jobs
+from counterflow.federation.flare.envelope import REFUSAL
 
 
 class Approving:
@@ -45,18 +46,18 @@ class Approving:
 @pytest.fixture
 def guard() -> Any:
     made = Approving(b"approved", b"also")
-    filter.guarding(made)  # type: ignore[arg-type]
+    executor.guarding(made)  # type: ignore[arg-type]
     yield made
-    filter._guards.clear()
+    executor._guards.clear()
 
 
 def _passed(result: Shareable) -> Shareable:
-    return filter.OutgoingFilter().process(result, FLContext())
+    return executor.OutgoingFilter().process(result, FLContext())
 
 
 def test_approved_bytes_leave_and_nothing_else_does(guard: Approving) -> None:
     good = Shareable(envelope.packed([(0, b"approved"), (1, b"also")]))
-    assert envelope.unpacked({k: v for k, v in _passed(good).items() if k != "__headers__"}, "boiler") == [
+    assert envelope.unpacked(_passed(good), "boiler") == [
         (0, b"approved"),
         (1, b"also"),
     ]
@@ -91,7 +92,7 @@ def test_headers_carry_nothing_out(guard: Approving) -> None:
 
 
 def test_without_a_guard_nothing_leaves() -> None:
-    filter._guards.clear()
+    executor._guards.clear()
     out = _passed(Shareable(envelope.packed([(0, b"approved")])))
     assert out["__headers__"] == {"__rc__": ReturnCode.TASK_RESULT_FILTER_ERROR}
 

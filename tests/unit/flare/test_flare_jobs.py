@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import counterflow as cf
-from counterflow.federation.flare import VERSION, authority, envelope, jobs, kit, require_flare
+from counterflow.federation.flare import VERSION, envelope, jobs, kit, require_flare
 from counterflow.federation.job import Job
 from counterflow.federation.sites import site
 from counterflow.federation.sites.certificates import Participant
@@ -148,7 +148,7 @@ def test_a_hardened_plant_allows_one_class_and_leaves_no_default(tmp_path: Path)
     privacy = json.loads((local / "privacy.json").read_text())
     assert privacy["default_scope"] == privacy["scopes"][0]["name"]
     assert [one["path"] for one in privacy["scopes"][0]["task_result_filters"]] == [kit.FILTER]
-    assert kit.Local.read(plant) == kit.Local("boiler", tmp_path / "home")
+    assert kit.plant_site(plant) == site.PlantSite("boiler", tmp_path / "home")
     assert (local / "authorization.json").stat().st_mode & 0o077 == 0
 
 
@@ -175,7 +175,7 @@ def test_a_damaged_description_of_a_site_is_refused(tmp_path: Path, text: str) -
     plant = _kit(tmp_path / "kit", "fed_client.json")
     (plant / "local" / "counterflow.json").write_text(text)
     with pytest.raises(cf.StorageError, match=r"counterflow\.json"):
-        kit.Local.read(plant)
+        kit.plant_site(plant)
 
 
 @pytest.mark.parametrize(
@@ -199,12 +199,6 @@ def test_another_version_of_flare_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("counterflow.federation.flare.metadata.version", lambda name: "2.8.0")
     with pytest.raises(cf.OptionError, match=VERSION):
         require_flare()
-
-
-@pytest.mark.parametrize("port", [0, 65536, True, 1.0, "80"])
-def test_ports_are_whole_numbers(tmp_path: Path, port: Any) -> None:
-    with pytest.raises(cf.OptionError, match="port"):
-        authority.establish(tmp_path, "net", "localhost", port, {})
 
 
 def test_a_session_is_handed_over_by_an_earlier_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

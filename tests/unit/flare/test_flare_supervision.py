@@ -18,17 +18,15 @@ import pytest
 from typer.testing import CliRunner
 
 import counterflow as cf
-from counterflow.cli.federation_status import of_coordinator
+from counterflow.cli.federation_service import of_coordinator
 from counterflow.federation.flare import processes
 from counterflow.federation.flare.engine import FlareEngine
 from counterflow.federation.job import Job
 from counterflow.federation.sites import members, party, supervisor
 from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
-from counterflow.federation.sites.keeper import PAUSE, STARTING, Keeper
 from counterflow.federation.sites.plant_folder import PlantFolder
 from counterflow.federation.sites.site import CoordinatorSite
-from counterflow.federation.sites.supervisor import Supervisor, check_port
-from counterflow.federation.sites.tidying import DAY, GENERATIONS, Rule, rotate, tidy
+from counterflow.federation.sites.supervisor import DAY, GENERATIONS, Keeper, Rule, Supervisor, check_port, rotate, tidy
 from counterflow.files import appending
 
 # ---- one supervisor
@@ -160,7 +158,7 @@ def test_a_job_without_a_process_is_not_listed_as_running(tmp_path: Path, monkey
     monkeypatch.setattr(processes, "running", lambda kit: [processes.Running(1, True, "run of fit-1.questions")])
     monkeypatch.setattr(CoordinatorFolder, "certificates", lambda self: {})
     with party.supervising(tmp_path):
-        told = {job["id"]: job["state"] for job in of_coordinator(site)["jobs"]}
+        told = {job["id"]: job["state"] for job in of_coordinator(site, {})["jobs"]}
     assert told == {"fit-1": "not running", "fit-0.questions": "not running", "fit-1.questions": "running"}
 
 
@@ -363,19 +361,19 @@ def test_the_standing_job_is_there_when_it_can_be() -> None:
     assert look("boiler", "turbine", "pump").startswith("questions are answered")  # one more has come
     assert runs.aborted == ["run-1"]
     runs.living.clear()  # its process was killed
-    assert look("boiler", "turbine", "pump", after=STARTING + 1).startswith("questions")
+    assert look("boiler", "turbine", "pump", after=Keeper.STARTING + 1).startswith("questions")
     assert (len(runs.submitted), runs.aborted) == (3, ["run-1"])
     wanted.append(_questions("fit-2"))
-    assert look("boiler", "turbine", "pump", after=PAUSE + 1).startswith("questions")  # another fit
+    assert look("boiler", "turbine", "pump", after=Keeper.PAUSE + 1).startswith("questions")  # another fit
     assert runs.aborted == ["run-1", "run-3"]
-    assert look("boiler", "turbine", after=PAUSE + 1) == ""
+    assert look("boiler", "turbine", after=Keeper.PAUSE + 1) == ""
     removed.append("pump")  # what it has agreed to holds no more
     assert look("boiler", "turbine") == "questions are answered for boiler, turbine"
     assert runs.aborted == ["run-1", "run-3", "run-4"]
-    assert look("boiler", "turbine", "pump", after=PAUSE + 1) == ""  # it has come back
+    assert look("boiler", "turbine", "pump", after=Keeper.PAUSE + 1) == ""  # it has come back
     runs.living.clear()
     runs.broken = True
-    assert "cannot be answered yet" in look("boiler", "turbine", "pump", after=STARTING + 1)
+    assert "cannot be answered yet" in look("boiler", "turbine", "pump", after=Keeper.STARTING + 1)
     tries = sum(bool(look("boiler", "turbine", "pump", after=1)) for _ in range(100))
     assert 2 <= tries <= 4  # less and less often
     runs.broken = False
@@ -387,14 +385,14 @@ def test_the_standing_job_is_there_when_it_can_be() -> None:
 
 def test_presence_must_be_fresh(tmp_path: Path) -> None:
     place = tmp_path / members.PRESENCE
-    assert members.presence(place) == {}
+    assert members.presence(tmp_path) == {}
     members.replace_json(place, {"time": time.time(), "connected": True})
-    assert members.presence(place)["connected"]
+    assert members.presence(tmp_path)["connected"]
     for old in ({"time": time.time() - members.FRESH - 1, "connected": True}, {"connected": True}, {"time": "x"}):
         members.replace_json(place, old)
-        assert members.presence(place) == {}
+        assert members.presence(tmp_path) == {}
     place.write_text("{")
-    assert members.presence(place) == {}
+    assert members.presence(tmp_path) == {}
 
 
 def test_only_members_are_admitted(tmp_path: Path) -> None:

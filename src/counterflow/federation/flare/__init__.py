@@ -1,8 +1,5 @@
 """Federation across machines on NVIDIA FLARE: keys, hardened kits, processes, jobs, and the parts that run in them.
 
-FLARE carries bytes over mutual TLS and starts processes; what the bytes mean, what may leave a plant and where a
-broken-off fit goes on is decided by the sessions of ``counterflow.federation``, which know nothing of FLARE.
-
 Needs ``pip install 'counterflow[federation]'``; importing this package does not.
 """
 
@@ -17,14 +14,10 @@ VERSION = "2.9.0"  # of FLARE: private interfaces and the shape of its files are
 
 def require_flare() -> None:
     """Raise an OptionError unless the right version of FLARE is installed."""
+    remedy = "run: pip install 'counterflow[federation]'"
     try:
         found = metadata.version("nvflare")
     except metadata.PackageNotFoundError:
-        raise OptionError(
-            "federation: NVIDIA FLARE is not installed; run: pip install 'counterflow[federation]'"
-        ) from None
+        raise OptionError(f"federation: NVIDIA FLARE is not installed; {remedy}") from None
     if found != VERSION:
-        raise OptionError(
-            f"federation: NVIDIA FLARE {found} is installed, Counterflow needs {VERSION}; "
-            "run: pip install 'counterflow[federation]'"
-        )
+        raise OptionError(f"federation: NVIDIA FLARE {found} is installed, Counterflow needs {VERSION}; {remedy}")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent
@@ -25,6 +26,7 @@ from counterflow.federation.sites.certificates import fingerprint_of
 
 LOOK = 0.5  # seconds between two looks at the list of members and at the connections
 _SAY_AGAIN = 5.0
+_END = "-----END CERTIFICATE-----"
 
 
 class Admission:
@@ -55,12 +57,10 @@ class Admission:
         """The fingerprint of a certificate if it is a member's (the named one's); "" if not."""
         try:
             text = pem.decode("ascii") if isinstance(pem, bytes) else pem or ""
-            found = fingerprint_of(text[: text.index("-----END CERTIFICATE-----") + 26].strip())  # the first of a chain
+            found = fingerprint_of(text[: text.index(_END) + len(_END)].strip())  # the first of a chain
         except ValueError:
             return ""
-        wanted = self.current()
-        good = found in (_all(wanted) if name is None else wanted.get(name, ()))
-        return found if good else ""
+        return found if found in (self._all() if name is None else self.current().get(name, ())) else ""
 
     def opened(self, key: int, fingerprint: str, cut: Callable[[], object]) -> None:
         """Remember a connection and how to end it."""
@@ -74,96 +74,85 @@ class Admission:
 
     def cut(self) -> int:
         """End the connections of those who are members no more; how many there were."""
-        wanted = _all(self.current())
+        wanted = self._all()
         with self._lock:
-            ending = [(key, end) for key, (fingerprint, end) in self._open.items() if fingerprint not in wanted]
-            for key, _ in ending:
+            ending = {key: end for key, (fingerprint, end) in self._open.items() if fingerprint not in wanted}
+            for key in ending:
                 del self._open[key]
-        for _, end in ending:
+        for end in ending.values():
             end()
         return len(ending)
 
+    def _all(self) -> set[str]:
+        return {one for prints in self.current().values() for one in prints}
 
-def _all(members: dict[str, tuple[str, ...]]) -> set[str]:
-    return {one for prints in members.values() for one in prints}
+
+class _Presence(FLComponent):
+    """Says in a file how the site's connections stand: when there is news, and now and then that there is none."""
+
+    EVENT: ClassVar[str]  # from which on there is something to say
+
+    def __init__(self, presence: str) -> None:
+        super().__init__()
+        self._path = Path(presence)
+
+    def look(self, site: Any) -> dict[str, Any]:
+        """How they stand."""
+        raise NotImplementedError
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """FLARE calls this; the event comes once in a process."""
+        if event_type == self.EVENT:
+            site = fl_ctx.get_prop(FLContextKey.SITE_OBJ)
+            threading.Thread(target=self._watch, args=(site,), name="presence", daemon=True).start()
+
+    def _watch(self, site: Any) -> None:
+        said: dict[str, Any] = {}
+        when = 0.0
+        while True:
+            news = self.look(site)
+            if news != said or time.monotonic() - when >= _SAY_AGAIN:
+                with contextlib.suppress(StorageError):  # a full disk is no reason to stop: readers see its age
+                    members.replace_json(self._path, {"time": time.time(), "process": os.getpid(), **news})
+                    said, when = news, time.monotonic()
+            time.sleep(LOOK)
 
 
-class MemberGate(FLComponent):
-    """Lets the server talk to members only, and says who is connected.
+class PlantPresence(_Presence):
+    """Says whether this plant is connected to the server."""
+
+    EVENT = EventType.AFTER_CLIENT_REGISTER
+
+    def look(self, site: Any) -> dict[str, Any]:
+        return {"connected": bool(site.token) and _is_connected(site, "server")}
+
+
+class MemberGate(_Presence):
+    """Lets the server talk to members only, and says who is connected; ``listed``: file of the list of members.
 
     Checked are the certificate of every connection, that of every registration, and the name in every sign of life: a
     token that a plant once got does not bring it back.
-
-    Parameters
-    ----------
-    listed : absolute path of the list of members.
-    presence : absolute path of the file that says who is connected.
     """
 
+    EVENT = EventType.SYSTEM_START
+
     def __init__(self, listed: str, presence: str) -> None:
-        super().__init__()
-        self._admission, self._presence = Admission(Path(listed)), Path(presence)
+        super().__init__(presence)
+        self._admission = Admission(Path(listed))
+        self._known = dict(self._admission.current())
         Servicer.Stream = _only_members(Servicer.Stream, self._admission)
         ClientManager.authenticated_client = _only_own_certificate(ClientManager.authenticated_client, self._admission)
         ClientManager.heartbeat = _only_names_of_members(ClientManager.heartbeat, self._admission)
 
-    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """FLARE calls this; the server's parent process starts once."""
-        if event_type == EventType.SYSTEM_START:
-            server = fl_ctx.get_prop(FLContextKey.SITE_OBJ)
-            threading.Thread(target=self._watch, args=(server,), name="members", daemon=True).start()
-
-    def _watch(self, server: Any) -> None:
-        told = _Telling(self._presence)
-        known = dict(self._admission.current())
-        while True:
-            manager = server.client_manager
-            self._admission.cut()
-            now = dict(self._admission.current())
-            for token, client in list(manager.get_clients().items()):
-                if set(known.get(client.name, ())) - set(now.get(client.name, ())):  # a certificate was taken off
-                    server.logout_client(token)
-            known = now
-            told.say(plants=sorted(c.name for c in manager.get_clients().values() if _is_connected(server, c.name)))
-            time.sleep(LOOK)
-
-
-class PlantPresence(FLComponent):
-    """Says whether this plant is connected to the server, for those who look at its folder."""
-
-    def __init__(self, presence: str) -> None:
-        super().__init__()
-        self._presence = Path(presence)
-
-    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """FLARE calls this; from the first registration on there is something to say."""
-        if event_type == EventType.AFTER_CLIENT_REGISTER:
-            client = fl_ctx.get_prop(FLContextKey.SITE_OBJ)
-            threading.Thread(target=self._watch, args=(client,), name="presence", daemon=True).start()
-
-    def _watch(self, client: Any) -> None:
-        told = _Telling(self._presence)
-        while True:
-            told.say(connected=bool(client.token) and _is_connected(client, "server"))
-            time.sleep(LOOK)
-
-
-class _Telling:
-    """Writes a file when there is news, and now and then to say that nothing has changed."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._said: dict[str, Any] = {}
-        self._when = 0.0
-
-    def say(self, **news: Any) -> None:
-        if news == self._said and time.monotonic() - self._when < _SAY_AGAIN:
-            return
-        try:
-            members.replace_json(self._path, {"time": time.time(), "process": os.getpid(), **news})
-        except StorageError:
-            return  # a full disk is no reason to stop a site; readers see that this is old
-        self._said, self._when = news, time.monotonic()
+    def look(self, site: Any) -> dict[str, Any]:
+        """Besides, it cuts off those who are members no more, or whose certificate was taken off the list."""
+        self._admission.cut()
+        before, self._known = self._known, dict(self._admission.current())
+        for token, client in list(site.client_manager.get_clients().items()):
+            if set(before.get(client.name, ())) - set(self._known.get(client.name, ())):
+                site.logout_client(token)
+        names = [client.name for client in site.client_manager.get_clients().values()]
+        return {"plants": sorted(name for name in names if _is_connected(site, name))}
 
 
 def _is_connected(site: Any, name: str) -> bool:

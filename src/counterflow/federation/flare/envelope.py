@@ -15,40 +15,37 @@ TASK = "exchange"
 FORM = 1
 LARGEST = 1 << 30  # bytes in one envelope
 MOST = 1000  # messages in one envelope
-_KEYS = {"counterflow", "messages"}
+HEADERS = "__headers__"  # FLARE's own key of a ``Shareable``
+REFUSAL = "counterflow-refusal"  # header of a reply that says no: ``Refusal`` as text
+CANNOT = "HANDLER_EXCEPTION"  # FLARE's code of a reply; here of a plant that would answer, and cannot now
 
 
 def packed(messages: Sequence[tuple[int, bytes]]) -> dict[str, Any]:
-    """The content of an envelope.
-
-    Examples
-    --------
-    >>> unpacked(packed([(3, b"CFLW")]), "boiler")
-    [(3, b'CFLW')]
-    """
+    """The content of an envelope."""
     return {"counterflow": FORM, "messages": [[sequence, data] for sequence, data in messages]}
 
 
-def unpacked(content: Mapping[str, Any], unit: str) -> list[tuple[int, bytes]]:
-    """Messages of an envelope, in order; ProtocolError if it is anything else. ``content`` has no FLARE headers."""
-    if set(content) != _KEYS:
-        names = str(sorted(map(repr, content)))[:120]  # keys of somebody else's table need not be text
-        raise ProtocolError(f"envelope of unit {unit!r}: must hold {sorted(_KEYS)}, got {names}")
-    if content["counterflow"] != FORM:
-        raise ProtocolError(
-            f"envelope of unit {unit!r}: is of form {content['counterflow']!r:.20}, here it is {FORM}: "
-            "upgrade the older side"
-        )
-    messages = content["messages"]
+def unpacked(shareable: Mapping[str, Any], unit: str) -> list[tuple[int, bytes]]:
+    """Messages of an envelope, in order, whatever its headers; ProtocolError if it is anything else."""
+
+    def refuse(what: str) -> ProtocolError:
+        return ProtocolError(f"envelope of unit {unit!r}: {what}")
+
+    if set(shareable) - {HEADERS} != {"counterflow", "messages"}:
+        names = str(sorted(map(repr, shareable)))[:120]  # keys of somebody else's table need not be text
+        raise refuse(f"must hold 'counterflow' and 'messages', got {names}")
+    form, messages = shareable["counterflow"], shareable["messages"]
+    if form != FORM:
+        raise refuse(f"is of form {form!r:.20}, here it is {FORM}: upgrade the older side")
     if not isinstance(messages, (list, tuple)) or len(messages) > MOST:
-        raise ProtocolError(f"envelope of unit {unit!r}: 'messages' must be a list of at most {MOST}")
+        raise refuse(f"'messages' must be a list of at most {MOST}")
     read: list[tuple[int, bytes]] = []
     for entry in messages:
         match entry:
             case [sequence, data] if (type(sequence), type(data)) == (int, bytes) and 0 <= sequence < 2**53:
                 read.append((sequence, data))
             case _:
-                raise ProtocolError(f"envelope of unit {unit!r}: a message is a pair of sequence and bytes")
+                raise refuse("a message is a pair of sequence and bytes")
     if (size := sum(len(data) for _, data in read)) > LARGEST:
-        raise ProtocolError(f"envelope of unit {unit!r}: {size} bytes are over the limit of {LARGEST}")
+        raise refuse(f"{size} bytes are over the limit of {LARGEST}")
     return read

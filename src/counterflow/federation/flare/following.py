@@ -1,8 +1,8 @@
 """A job followed to its end: when a run of it is lost, it is submitted again and goes on from its sessions' stores.
 
 FLARE has no resume: a run whose plant, server or process was killed ends, vanishes, or is called RUNNING for ever. What
-counts here is the state that the coordinator's part writes, and whether the run has a process; a plant counts as there
-when it answers, not when it is on the server's list.
+counts here is the state that the coordinator's part writes, and whether the run has a process on this machine, the
+server's; a plant counts as there when it answers, not when it is on the server's list.
 
 Patience ends when for so long no message of a plant was taken in, whatever hangs: a plant, the server, or FLARE itself,
 whose calls are made in threads that can be left behind. New runs that get no further are no news.
@@ -11,71 +11,74 @@ whose calls are made in threads that can be left behind. New runs that get no fu
 from __future__ import annotations
 
 import contextlib
-import queue
 import shutil
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from counterflow.errors import ProtocolError, StorageError
 from counterflow.federation.engine import DEADLINE, Progress
-from counterflow.federation.flare import jobs
+from counterflow.federation.flare import jobs, processes
 from counterflow.federation.flare.operator import Operator, Unreachable
 from counterflow.federation.job import Job
 from counterflow.federation.sites.site import CoordinatorSite
 
 LOOK = 0.05  # seconds between two looks at the coordinator's state
-WORD = 2.0  # seconds between two questions to FLARE
+WORD = 2.0  # seconds between two looks at whether a run goes on
 BEGIN = 15.0  # seconds in which a run that FLARE has dispatched must have a process
 CONNECT = 5.0  # seconds for one try to reach the server
 CLOSE = 2.0  # seconds for taking leave of it
 ROOM = 1 << 16  # bytes on the server's disk without which nothing can go on
 FRUITLESS = 5  # runs one after the other that ended before a single exchange, with every plant there
 _WAITING = frozenset({"SUBMITTED", "APPROVED"})
-_BEGINNING = frozenset({"DISPATCHED"})
 _LOST = frozenset({"no-answer", "in-use", "unavailable", "lost"})  # codes of what the same job may get past later
 _T = TypeVar("_T")
 
 
-def follow(
-    kit: Path, site: CoordinatorSite, job: Job, *,
-    deadline: int = DEADLINE, patience: float = 3600.0, progress: Progress | None = None,
-) -> dict[str, Any]:  # fmt: skip
-    """Submit a job, and again whenever a run of it is lost, until it is finished; see ``engine.Jobs``.
+@dataclass(frozen=True)
+class FlareJobs:
+    """Jobs of one coordinator: kits of its server and its operator, and its folder; see ``engine.Jobs``."""
 
-    A job that is finished is not submitted; one that runs already is followed from where it is.
+    kit: Path
+    operator_kit: Path
+    site: CoordinatorSite
 
-    Parameters
-    ----------
-    kit : of the operator.
-    site : the server's folder, on this machine.
-    patience : seconds without a step forward after which this gives up; the job can be followed again later, and goes
-        on.
-    progress : called with every new state, as ``CoordinatorSite.state`` gives it, and with {"state": "waiting",
-        "reason": ...} while somebody is missing.
-    """
-    stdout = sys.stdout
-    with tempfile.TemporaryDirectory(prefix="counterflow-") as folder:
-        written = jobs.write(Path(folder), job.id, job.to_text(), job.part_texts(job.units), deadline)
-        following = _Following(kit, site, job, written, patience, progress or (lambda state: None))
-        try:
-            return following.to_the_end()
-        finally:
-            following.drop()
-            sys.stdout = stdout  # a call that was left behind may still have it redirected
+    def submit(self, job: Job, units: Sequence[str]) -> str:
+        with tempfile.TemporaryDirectory() as place, Operator(self.operator_kit) as operator:
+            return operator.submit(jobs.write(Path(place), job.id, job.to_text(), job.part_texts(units)))
+
+    def alive(self, run: str) -> bool:
+        return any(process.run == run for process in processes.running(self.kit))
+
+    def abort(self, run: str) -> None:
+        with Operator(self.operator_kit) as operator:
+            operator.abort(run)
+
+    def follow(
+        self, job: Job, *, deadline: int = DEADLINE, patience: float = 3600.0, progress: Progress | None = None
+    ) -> dict[str, Any]:
+        stdout = sys.stdout
+        with tempfile.TemporaryDirectory(prefix="counterflow-") as folder:
+            written = jobs.write(Path(folder), job.id, job.to_text(), job.part_texts(job.units), deadline)
+            following = _Following(self, job, written, patience, progress or (lambda state: None))
+            try:
+                return following.to_the_end()
+            finally:
+                following.drop()
+                sys.stdout = stdout  # a call that was left behind may still have it redirected
 
 
 class _Following:
     """One follower's view: its connection, the run it watches, and when it last had news."""
 
-    def __init__(
-        self, kit: Path, site: CoordinatorSite, job: Job, written: Path, patience: float, progress: Progress
-    ) -> None:
-        self._kit, self._site, self._job, self._written = kit, site, job, written
+    def __init__(self, runs: FlareJobs, job: Job, written: Path, patience: float, progress: Progress) -> None:
+        self._runs, self._site, self._job, self._written = runs, runs.site, job, written
         self._patience, self._progress = patience, progress
         self._operator: Operator | None = None
         self._lost: set[str] = set()  # runs that are over, whether or not their processes have noticed
@@ -84,148 +87,116 @@ class _Following:
         self._end = time.monotonic() + patience
 
     def to_the_end(self) -> dict[str, Any]:
-        fruitless, why = 0, ""
-        while True:
-            state = self._site.state(self._job.id)
-            if state.get("state") == "finished":
-                self._tell(state)
-                return state
-            if fruitless >= FRUITLESS:
-                raise StorageError(
-                    f"federation: {self._job.label}: {fruitless} runs have ended before anything was exchanged, though "
-                    f"every plant answers; the last because {why}. See the logs of the sites, then run it again: it "
-                    "goes on"
-                )
+        fruitless = 0
+        while (state := self._state()).get("state") != "finished":
             run = self._running() or self._submitted()
-            why = self._watched(run)
-            if why:
+            if why := self._watched(run):
                 self._lost.add(run)
-                state = self._site.state(self._job.id)
+                state = self._state()
                 fruitless = 0 if state.get("run") == run and state.get("exchanges") else fruitless + 1
+                if fruitless >= FRUITLESS:
+                    raise StorageError(
+                        f"federation: {self._job.label}: {fruitless} runs have ended before anything was exchanged, "
+                        f"though every plant answers; the last because {why}. See the logs of the sites, then run it "
+                        "again: it goes on"
+                    )
                 self._wait(f"the run was lost ({why})", min(fruitless, 4) * 1.0)
+        self._tell(state)
+        return state
 
     # ---- a run
 
     def _running(self) -> str:
         """A run of this job that is alive or will be, whoever submitted it; "" if there is none."""
         runs = self._asked(lambda operator: operator.runs(self._job.id))
-        alive = self._asked(lambda operator: operator.alive())
-        state = self._site.state(self._job.id)
+        state = self._state()
         if state.get("state") != "running":
             self._lost.add(str(state.get("run", "")))  # it has said so, and takes some seconds to go
         for run, word in reversed(runs.items()):
-            if run in self._lost:
-                continue
-            if run in alive or word in _WAITING or (word in _BEGINNING and self._begins(run)):
-                return run
+            if run not in self._lost and not word.startswith("FINISHED"):
+                if self._goes_on(run):
+                    return run
+                self._lost.add(run)
         return ""
 
-    def _begins(self, run: str) -> bool:
-        """Whether a run that was dispatched gets a process; one from before a crash of the server does not."""
+    def _goes_on(self, run: str) -> bool:
+        """Whether a run has a process, or will have one: not one that was dispatched before a crash of the server."""
         until = min(time.monotonic() + BEGIN, self._end)
-        while self._asked(lambda operator: operator.state(run)) in _BEGINNING and time.monotonic() < until:
-            if run in self._asked(lambda operator: operator.alive()):
-                return True
-            time.sleep(0.5)
-        if run in self._asked(lambda operator: operator.alive()):
-            return True
-        self._lost.add(run)
-        return False
+        try:
+            while not self._runs.alive(run):
+                word = self._asked(lambda operator: operator.state(run))
+                if word in _WAITING:
+                    return True
+                if word != "DISPATCHED" or time.monotonic() >= until:
+                    return self._runs.alive(run)  # it may have begun since
+                time.sleep(0.5)
+        except ProtocolError:  # such as of a server whose storage was lost
+            return False
+        return True
 
     def _submitted(self) -> str:
-        """A new run, once all plants answer."""
-        while missing := sorted(set(self._job.units) - set(self._asked(lambda o: o.answering(self._job.units)))):
-            self._wait(f"not connected: {', '.join(missing)}", 0.5)
-        if run := self._running():  # somebody else was quicker
-            return run
-        return self._asked(lambda operator: operator.submit(self._written), again=self._running)
+        """A new run, once all plants answer; or that of somebody who was quicker."""
+        while True:
+            if missing := set(self._job.units) - set(self._asked(lambda o: o.answering(self._job.units))):
+                self._wait(f"not connected: {', '.join(sorted(missing))}", 0.5)
+            elif run := self._running():
+                return run
+            else:
+                try:
+                    return self._called(lambda operator: operator.submit(self._written))
+                except Unreachable:  # it may have been submitted all the same
+                    self.drop()
+                    self._wait("the server does not answer", 0.5)
 
     def _watched(self, run: str) -> str:
         """Follow a run until it is over: "" if the job is finished, or why the run was lost. Raises what is final."""
-        asked = 0.0
+        looked = -WORD
         while True:
-            state = self._site.state(self._job.id)
-            if state.get("run") == run or state.get("state") == "finished":
+            state = self._state()
+            own = state.get("run") == run
+            if state.get("state") == "finished":
+                return ""
+            if own:
                 self._tell(state)
-                if state["state"] != "running":
-                    return self._verdict(run, state)
-            if time.monotonic() - asked > WORD:
-                word = self._word(run)
-                if word:
-                    state = self._site.state(self._job.id)  # it may have been written since
-                    over = state.get("run") == run and state["state"] != "running"
-                    return self._verdict(run, state if over else {"state": "lost", "reason": word})
-                asked = time.monotonic()
+                if state["state"] == "failed":
+                    if state.get("code") not in _LOST:
+                        raise ProtocolError(
+                            f"federation: {self._job.label} failed: {state['reason']}", code=state.get("code")
+                        )
+                    return str(state["reason"])
+            if (own and state["state"] == "aborted") or (
+                time.monotonic() - looked > WORD and not self._goes_on(run) and self._state() == state
+            ):
+                return self._last_word(run)
+            if time.monotonic() - looked > WORD:
+                looked = time.monotonic()
                 self._give_up_if_late(f"no news of run {run}")
             time.sleep(LOOK)
 
-    def _word(self, run: str) -> str:
-        """Why FLARE thinks that a run is over; "" if it goes on."""
-        try:
-            word, alive = self._called(lambda operator: (operator.state(run), operator.alive()))
-            if word in _WAITING or run in alive:
-                return ""
-        except Unreachable:
-            self.drop()  # the server may be busy, or the run's process may be all that is left of it
-            self._wait("the server does not answer", 0.5)
-            return "" if self._lively() else "the server does not answer"
-        except ProtocolError as error:  # such as a server whose storage was lost
-            return str(error)
-        if word in _BEGINNING and self._begins(run):
-            return ""
-        word = self._asked(lambda operator: operator.state(run))
-        if word in _WAITING:
-            return ""
-        return f"FLARE says {word}" if word.startswith("FINISHED") else "it has no process at the server"
-
-    def _lively(self) -> bool:
-        """Whether the state of the job changes, without asking the server."""
-        before, until = self._site.state(self._job.id), time.monotonic() + WORD
-        while time.monotonic() < until:
-            time.sleep(LOOK)
-            if self._site.state(self._job.id) != before:
-                return True
-        return False
-
-    def _verdict(self, run: str, state: dict[str, Any]) -> str:
-        reason = str(state.get("reason", ""))
-        if state["state"] == "finished":
-            return ""
-        if state["state"] == "failed":
-            if state.get("code") not in _LOST:
-                raise ProtocolError(f"federation: {self._job.label} failed: {reason}", code=state.get("code"))
-            return reason
-        word = self._last_word(run)
-        if word == "FINISHED:ABORTED":
-            raise ProtocolError(f"federation: {self._job.label} was ended by an operator; run it again to go on")
-        if word == "FINISHED:FAILED_TO_RUN":
-            refused = self._asked(lambda operator: operator.refusals(run))
-            if refused:
-                raise ProtocolError(f"federation: {self._job.label} was refused: {'; '.join(refused)[:1000]}")
-        return reason or word or "it ended"
-
     def _last_word(self, run: str) -> str:
-        """What FLARE says of a run that is over, which it knows some seconds later; "" if it does not."""
+        """What FLARE says of a run that is over, which it knows some seconds later. Raises what is final."""
         until = min(time.monotonic() + BEGIN, self._end)
         try:
-            while time.monotonic() < until:
-                word, alive = self._called(lambda operator: (operator.state(run), operator.alive()))
-                if word.startswith("FINISHED"):
-                    return word
-                if run not in alive:
-                    return ""  # its process was killed, or the server was
+            word = self._asked(lambda operator: operator.state(run))
+            while not word.startswith("FINISHED") and self._runs.alive(run) and time.monotonic() < until:
                 time.sleep(0.2)
-        except Unreachable:
-            self.drop()
-        except ProtocolError:
-            return ""
-        return ""
+                word = self._asked(lambda operator: operator.state(run))
+            refused = self._asked(lambda o: o.refusals(run)) if word == "FINISHED:FAILED_TO_RUN" else ()
+        except ProtocolError as error:
+            return str(error)
+        if word == "FINISHED:ABORTED":
+            raise ProtocolError(f"federation: {self._job.label} was ended by an operator; run it again to go on")
+        if refused:
+            raise ProtocolError(f"federation: {self._job.label} was refused: {'; '.join(refused)[:1000]}")
+        return f"FLARE says {word}" if word.startswith("FINISHED") else "it has no process at the server"
+
+    def _state(self) -> dict[str, Any]:
+        return self._site.state(self._job.id)
 
     # ---- the server
 
-    def _asked(self, question: Callable[[Operator], _T], again: Callable[[], _T] | None = None) -> _T:
-        """The server's answer, however long it takes to come back; ``again``: what to ask instead after a failure."""
-        refused = False
+    def _asked(self, question: Callable[[Operator], _T]) -> _T:
+        """The server's answer, however long it takes to come back."""
         while True:
             fresh = self._operator is None
             try:
@@ -234,24 +205,22 @@ class _Following:
                 self.drop()
                 self._wait(f"the server does not answer ({error})" if fresh else "the server does not answer", 0.5)
             except ProtocolError:
-                if fresh or refused:
+                if fresh:
                     raise
-                refused = True
                 self.drop()  # a session from before a restart of the server is unknown to it
-            if again is not None and (found := again()):
-                return found
 
     def _called(self, question: Callable[[Operator], _T]) -> _T:
         """The server's answer, or what was raised; a call that hangs longer than patience lasts is left behind."""
 
         def ask() -> _T:
             if self._operator is None:
-                self._operator = Operator(self._kit, CONNECT)
+                self._operator = Operator(self._runs.operator_kit, CONNECT)
             return question(self._operator)
 
-        if found := _within(self._end - time.monotonic(), ask):
-            return found[0]
-        raise self._late("FLARE does not come back with an answer")
+        try:
+            return _within(self._end - time.monotonic(), ask)
+        except TimeoutError as error:
+            raise self._late("FLARE does not come back with an answer") from error
 
     def drop(self) -> None:
         """End the connection."""
@@ -270,10 +239,7 @@ class _Following:
             self._progress(state)
 
     def _wait(self, reason: str, seconds: float) -> None:
-        waiting = {**self._said, "state": "waiting", "reason": reason}
-        if waiting != self._said:
-            self._said = waiting
-            self._progress(waiting)
+        self._tell({**self._said, "state": "waiting", "reason": reason})
         left = shutil.disk_usage(self._site.home).free
         if left < ROOM:  # a server whose disk is full answers nothing, and cannot write why
             raise StorageError(
@@ -295,25 +261,15 @@ class _Following:
         )
 
 
-def _within(seconds: float, call: Callable[[], _T]) -> tuple[_T] | None:
-    """What a call returns or raises, if it does so in time; else it is left behind, in a thread that ends with us."""
-    done: queue.SimpleQueue[Callable[[], _T]] = queue.SimpleQueue()
+def _within(seconds: float, call: Callable[[], _T]) -> _T:
+    """What a call returns or raises; TimeoutError if it takes longer: it is left in a thread that ends with us."""
+    found: Future[_T] = Future()
 
     def run() -> None:
         try:
-            found = call()
+            found.set_result(call())
         except BaseException as error:
-            trouble = error
-            done.put(lambda: _raised(trouble))
-        else:
-            done.put(lambda: found)
+            found.set_exception(error)
 
     threading.Thread(target=run, name="operator", daemon=True).start()
-    try:
-        return (done.get(timeout=max(seconds, 0.0))(),)
-    except queue.Empty:
-        return None
-
-
-def _raised(error: BaseException) -> NoReturn:
-    raise error
+    return found.result(timeout=max(seconds, 0.0))

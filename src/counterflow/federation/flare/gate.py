@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from nvflare.apis.app_validation import AppValidator
@@ -66,15 +67,26 @@ class SiteLock:
     plant whoever sends it, and the answer to whoever asked; and it believes what a message says of its origin. Here
     nobody speaks for another, and nobody but the server speaks to a plant.
 
-    Parameters
-    ----------
-    own : name in the server's certificate, at the server.
+    ``own``: name in the server's certificate, at the server.
     """
 
     def __init__(self, own: str = "") -> None:
-        _own[:] = [own]
-        NetAgent.__init__ = _registers_nothing
-        CoreCell._process_received_msg = _takes_what_may_be_said
+        registers, takes = NetAgent.__init__, CoreCell._process_received_msg
+
+        def registers_nothing(agent: NetAgent, cell: Any, *given: Any, **named: Any) -> None:
+            registers(agent, SimpleNamespace(register_request_cb=lambda *given, **named: None), *given, **named)
+            agent.cell = getattr(cell, "core_cell", cell)
+
+        def takes_what_may_be_said(cell: CoreCell, endpoint: Any, connection: Any, message: Message) -> Any:
+            speaker = connection.get_conn_properties().get(DriverParams.PEER_CN.value, "") if connection else ""
+            refusal = refusal_of(cell.my_info.root, own, "" if speaker == UNKNOWN else speaker, message)
+            if refusal:
+                cell.logger.warning(f"Counterflow drops a message: {refusal[:200]}")
+                return None
+            return takes(cell, endpoint, connection, message)
+
+        NetAgent.__init__ = registers_nothing
+        CoreCell._process_received_msg = takes_what_may_be_said
 
 
 class PlantLock(SiteLock):
@@ -90,21 +102,6 @@ class PlantLock(SiteLock):
         known[:] = [processor for processor in known if set(processor.get_topics()) <= COMMANDS]
 
 
-class _Deaf:
-    """Stands in for a cell while an agent registers what it would answer."""
-
-    def register_request_cb(self, *given: object, **named: object) -> None:
-        """Forget it."""
-
-
-_registers_all = NetAgent.__init__
-
-
-def _registers_nothing(self: NetAgent, cell: Any, *given: Any, **named: Any) -> None:
-    _registers_all(self, _Deaf(), *given, **named)
-    self.cell = getattr(cell, "core_cell", cell)
-
-
 def refusal_of(me: str, own: str, speaker: str, message: Message) -> str:
     """Why a cell does not take a message in; "" if it does.
 
@@ -115,7 +112,10 @@ def refusal_of(me: str, own: str, speaker: str, message: Message) -> str:
     speaker : name in the certificate of whoever is at the other end of the connection; "" if it is not known, as at the
         end that has dialled: that one has checked the server's certificate.
     """
-    origin, destination = _root(message, MessageHeaderKey.ORIGIN), _root(message, MessageHeaderKey.DESTINATION)
+    origin, destination = (
+        str(message.get_header(header, "")).split(".")[0]
+        for header in (MessageHeaderKey.ORIGIN, MessageHeaderKey.DESTINATION)
+    )
     asks = message.get_header(MessageHeaderKey.MSG_TYPE) == MessageType.REQ
     if me != SERVER:
         if speaker and speaker != me:
@@ -128,20 +128,3 @@ def refusal_of(me: str, own: str, speaker: str, message: Message) -> str:
         if asks and destination != SERVER:
             return f"{speaker} asks {destination}, and may ask the server only"
     return ""
-
-
-def _root(message: Message, header: str) -> str:
-    return str(message.get_header(header, "")).split(".")[0]
-
-
-_own = [""]
-_takes_everything = CoreCell._process_received_msg
-
-
-def _takes_what_may_be_said(self: CoreCell, endpoint: Any, connection: Any, message: Message) -> Any:
-    speaker = connection.get_conn_properties().get(DriverParams.PEER_CN.value, "") if connection else ""
-    refusal = refusal_of(self.my_info.root, _own[0], "" if speaker == UNKNOWN else speaker, message)
-    if refusal:
-        self.logger.warning(f"Counterflow drops a message: {refusal[:200]}")
-        return None
-    return _takes_everything(self, endpoint, connection, message)

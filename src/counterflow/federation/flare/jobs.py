@@ -10,13 +10,13 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from counterflow.errors import ProtocolError
 from counterflow.federation.engine import DEADLINE
-from counterflow.federation.flare import envelope
+from counterflow.federation.flare.envelope import TASK
 from counterflow.federation.flare.kit import CONTROLLER, EXECUTOR
 
 POLL = 2.0  # seconds between a plant's questions for work: there never is any, tasks are pushed; see ``controller``
@@ -31,25 +31,10 @@ _COMMON = {
 
 
 def write(folder: Path, job_id: str, job: str, parts: Mapping[str, str], deadline: int = DEADLINE) -> Path:
-    """Write a job for ``Operator.submit``; returns its folder.
+    """Write a job for ``Operator.submit`` into a folder of its own in ``folder``, which is returned.
 
-    Parameters
-    ----------
-    folder : where; the job's folder is made in it.
-    job_id : names the job; the same job submitted again goes on where it stopped.
-    job : the job as JSON text, opaque here; the coordinator's.
-    parts : {unit: its own part of the job}; all of them take part, or the job does not start.
-    deadline : seconds that a plant may take for one answer.
-
-    Examples
-    --------
-    >>> import pathlib, tempfile
-    >>> from counterflow.federation.flare import jobs
-    >>> made = jobs.write(pathlib.Path(tempfile.mkdtemp()), "fit-1", '{"id": "fit-1"}', {"boiler": '{"part": 1}'})
-    >>> sorted(p.relative_to(made).as_posix() for p in made.rglob("*.json"))  # doctest: +NORMALIZE_WHITESPACE
-    ['coordinator/config/config_fed_server.json', 'meta.json', 'plant-1/config/config_fed_client.json']
-    >>> jobs.read_plant((made / "plant-1/config/config_fed_client.json").read_text())
-    '{"part": 1}'
+    ``job`` is the coordinator's, as JSON text that is opaque here; ``parts`` {unit: its own part of it}: all of these
+    take part, or the job does not start. ``deadline``: seconds that a plant may take for one answer.
     """
     made = folder / job_id
     plants = {f"plant-{number}": unit for number, unit in enumerate(parts, 1)}
@@ -68,29 +53,25 @@ def write(folder: Path, job_id: str, job: str, parts: Mapping[str, str], deadlin
 
 def read_plant(text: str) -> str:
     """The job in a plant's configuration; ProtocolError if there is anything else in it."""
-    return _read(text, "a plant", lambda read: (read["executors"][0]["executor"]["args"]["job"],), _plant)
+    return _read(text, "a plant", lambda read: read["executors"][0]["executor"]["args"], _plant)
 
 
 def read_coordinator(text: str) -> str:
     """The job in the coordinator's configuration; ProtocolError if there is anything else in it."""
-    keys = ("job", "deadline")
-    return _read(text, "the coordinator", lambda read: [read["workflows"][0]["args"][k] for k in keys], _coordinator)
+    return _read(text, "the coordinator", lambda read: read["workflows"][0]["args"], _coordinator)
 
 
-def _read(text: str, whose: str, found: Callable[[Any], Sequence[Any]], written: Callable[..., Any]) -> str:
+def _read(text: str, whose: str, arguments: Callable[[Any], Any], written: Callable[..., Any]) -> str:
     if len(text) > LARGEST:
         raise ProtocolError(f"job: a configuration of {len(text)} characters is over the limit of {LARGEST}")
     try:
         read = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ProtocolError("job: a configuration is not valid JSON") from error
-    try:
-        letters, *seconds = found(read)
-        job = decoded(letters)
-    except (KeyError, IndexError, TypeError) as error:
+        given = dict(arguments(read))
+        job, deadline = decoded(given["job"]), given.get("deadline", 1)
+        wanted = written(**{**given, "job": job})
+    except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
         raise ProtocolError(f"job: the configuration of {whose} does not hold a job of Counterflow") from error
-    plausible = all(type(number) is int and 1 <= number <= 86_400 for number in seconds)
-    if not plausible or read != written(job, *seconds):
+    if type(deadline) is not int or not 1 <= deadline <= 86_400 or read != wanted:
         raise ProtocolError(f"job: the configuration of {whose} holds more than a job of Counterflow")
     return job
 
@@ -117,4 +98,4 @@ def _coordinator(job: str, deadline: int) -> dict[str, Any]:
 
 def _plant(job: str) -> dict[str, Any]:
     executor = {"path": EXECUTOR, "args": {"job": encoded(job)}}
-    return {**_COMMON, "executors": [{"tasks": [envelope.TASK], "executor": executor}]}
+    return {**_COMMON, "executors": [{"tasks": [TASK], "executor": executor}]}

@@ -6,7 +6,7 @@ import contextlib
 import io
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +33,8 @@ class Unreachable(ProtocolError):
 class Operator:
     """A connection to the server with an operator's kit; a context manager.
 
-    Parameters
-    ----------
-    kit : of the operator, as ``authority.assemble`` returned it.
-    patience : seconds to reach the server.
-
-    Raises
-    ------
-    Unreachable
-        Here and in every method: the server does not answer. Any other ProtocolError is its refusal.
+    Every method raises ``Unreachable`` if the server does not answer within ``patience`` seconds; any other
+    ProtocolError is its refusal.
     """
 
     def __init__(self, kit: Path, patience: float = CONNECT) -> None:
@@ -61,17 +54,18 @@ class Operator:
         self.close()
 
     def close(self) -> None:
-        """End the connection."""
         self._session.close()
 
     def submit(self, job: Path) -> str:
-        """Submit a folder that ``jobs.write`` made; returns FLARE's name of the run."""
+        """Submit a folder that ``jobs.write`` made; FLARE's name of the run."""
         with _blaming(f"the server refused job {job.name}"):
             return str(self._session.submit_job(str(job.absolute())))
 
     def plants(self) -> tuple[str, ...]:
         """Names of the plants that are connected, or were until a minute ago: see ``answering``."""
-        return tuple(sorted(str(client["client_name"]) for client in self._status().get("clients", [])))
+        with _blaming("the server gave no list of plants"):
+            clients = dict(self._session.check_status("server")).get("clients", [])
+        return tuple(sorted(str(client["client_name"]) for client in clients))
 
     def answering(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Those of the named plants that answer when they are asked: one that was killed stays on the server's list."""
@@ -93,11 +87,12 @@ class Operator:
         return str(self._meta(run)["status"])
 
     def refusals(self, run: str) -> tuple[str, ...]:
-        """Why a run could not be deployed, if a site refused it: "site: reason" of each."""
+        """Why a run could not be deployed, if a site refused it: "site: reason" of each. FLARE gives text, no code."""
         deadline = time.monotonic() + DETAIL
         while not (said := self._meta(run).get("job_deploy_detail") or []) and time.monotonic() < deadline:
             time.sleep(0.05)
-        return _refusals(said)
+        lines = [shown(line) for line in said if ": " in str(line)]
+        return tuple(line for line in lines if not line.endswith(": OK") and "no reply" not in line)
 
     def runs(self, name: str) -> dict[str, str]:
         """FLARE's word for every run of the job of that name, the latest last."""
@@ -107,28 +102,14 @@ class Operator:
         ours.sort(key=lambda run: str(run.get("submit_time", "")))
         return {str(run["job_id"]): str(run["status"]) for run in ours}
 
-    def alive(self) -> frozenset[str]:
-        """Runs that have a process at the server; FLARE calls a run RUNNING for ever if the server was killed."""
-        return frozenset(str(run["job_id"]) for run in self._status().get("jobs", []))
-
     def abort(self, run: str) -> None:
         """End a run; its sessions stay, and the same job submitted again goes on."""
         with _blaming(f"run {run} cannot be ended"):
             self._session.abort_job(run)
 
-    def _status(self) -> dict[str, Any]:
-        with _blaming("the server gave no list of plants and runs"):
-            return dict(self._session.check_status("server"))
-
     def _meta(self, run: str) -> dict[str, Any]:
         with _blaming(f"the server does not know run {run}"):
             return dict(self._session.get_job_meta(run))
-
-
-def _refusals(said: Sequence[object]) -> tuple[str, ...]:
-    """Lines of FLARE's own text on a deployment, "site: what it says", that are refusals; it gives no code."""
-    sites = [shown(line) for line in said if ": " in str(line)]
-    return tuple(line for line in sites if not line.endswith(": OK") and "no reply" not in line)
 
 
 @contextlib.contextmanager

@@ -14,9 +14,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from counterflow.errors import StorageError
 from counterflow.federation.flare import require_flare
@@ -29,8 +28,7 @@ _RUN = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}
 _SINGLE = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-@dataclass(frozen=True)
-class Running:
+class Running(NamedTuple):
     """One process of a site: its id, whether it is a job's (else the parent's), and which run's."""
 
     pid: int
@@ -55,15 +53,15 @@ def environment() -> dict[str, str]:
     """The environment of a site's processes: no module from the working directory, one thread for linear algebra."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "NVFL", "COUNTERFLOW"))}
     fixed = {"PYTHONSAFEPATH": "1", "PYTHONNOUSERSITE": "1", "MALLOC_ARENA_MAX": "4", "GRPC_VERBOSITY": "NONE"}
-    return {**kept, **fixed, **{name: kept.get(name, "1") for name in _SINGLE}}
+    return {**dict.fromkeys(_SINGLE, "1"), **kept, **fixed}
 
 
 def start(kit: Path, log: Path) -> subprocess.Popen[bytes]:
     """Start a site as a child of this process; what it prints goes to ``log``."""
     require_flare()
     kit = kit.absolute()
-    if running(kit):
-        raise StorageError(f"federation: {kit.name} runs already (process {running(kit)[0].pid}); stop it first")
+    if there := running(kit):
+        raise StorageError(f"federation: {kit.name} runs already (process {there[0].pid}); stop it first")
     (kit / "transfer").mkdir(exist_ok=True)
     log.parent.mkdir(parents=True, exist_ok=True)
     with appending(log) as stream:  # an interrupt at the terminal is for whoever started us, who then calls stop
@@ -77,20 +75,15 @@ def running(kit: Path) -> list[Running]:
     """The live processes of a site, parent first."""
     import psutil
 
-    wanted = str(kit.absolute())
     found: list[Running] = []
     for process in psutil.process_iter():
         try:
-            if process.status() == psutil.STATUS_ZOMBIE:
-                continue
-            arguments: Sequence[str] = process.cmdline()
+            arguments = [] if process.status() == psutil.STATUS_ZOMBIE else process.cmdline()
         except psutil.Error:
             continue
-        if wanted not in arguments:
-            continue
-        modules = [argument for argument in arguments if argument.startswith(_MODULES)]
-        if modules:
-            job = not modules[0].endswith(("client_train", "server_train"))
+        module = next((argument for argument in arguments if argument.startswith(_MODULES)), "")
+        if module and str(kit.absolute()) in arguments:
+            job = not module.endswith(("client_train", "server_train"))
             run = arguments[arguments.index("-n", 0, -1) + 1] if job and "-n" in arguments[:-1] else ""
             found.append(Running(process.pid, job, run))
     return sorted(found, key=lambda process: process.job)
@@ -116,11 +109,11 @@ def end_with_parent(look: float = 0.5) -> None:
     """End this process, a job's, when the site's parent process has died: nobody can end it then, and it would keep its
     session from the run that follows. Nothing is lost: it could have been killed as well.
     """
-    parent, never = os.getppid(), threading.Event()
+    parent = os.getppid()
 
     def watch() -> None:
         while os.getppid() == parent:
-            never.wait(look)
+            time.sleep(look)
         os._exit(1)
 
     threading.Thread(target=watch, name="parent", daemon=True).start()
@@ -129,21 +122,22 @@ def end_with_parent(look: float = 0.5) -> None:
 def stop(kit: Path, patience: float = PATIENCE) -> int:
     """End all processes of a site, kindly and then by force; returns how many there were."""
     first = running(kit)
-    for process in first:
-        _send(process.pid, signal.SIGTERM)
+    _signal(first, signal.SIGTERM)
     deadline = time.monotonic() + patience
     while left := running(kit):
         if time.monotonic() >= deadline:
-            for process in left:
-                _send(process.pid, signal.SIGKILL)
+            _signal(left, signal.SIGKILL)
         time.sleep(0.05)
     return len(first)
 
 
-def _send(pid: int, number: signal.Signals) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return  # it ended by itself meanwhile
-    except PermissionError as error:
-        raise StorageError(f"federation: process {pid} is another user's; stop the site as that user") from error
+def _signal(processes: list[Running], number: signal.Signals) -> None:
+    for process in processes:
+        try:
+            os.kill(process.pid, number)
+        except ProcessLookupError:
+            continue  # it ended by itself meanwhile
+        except PermissionError as error:
+            raise StorageError(
+                f"federation: process {process.pid} is another user's; stop the site as that user"
+            ) from error

@@ -41,15 +41,16 @@ def backup(plant: PlantFolder, to: Path) -> dict[str, Any]:
     if to.exists():
         raise StorageError(f"{str(to)!r} exists: give a new file, and keep the old backup until this one is written.")
     books: dict[str, bytes] = {}
-    with plant.site.audit() as log, Ledger.open(_path(plant), plant.unit) as ledger:
+    path = _path(plant)
+    with plant.site.audit() as log, Ledger.open(path, plant.unit) as ledger:
         require_current(log, ledger)
-        for name, path, schema in ((_AUDIT, plant.folder / _AUDIT, SITE), (_LEDGER, _path(plant), LEDGER)):
-            with SealedLogs(path, schema, make=False) as logs:
+        for name, place, schema in ((_AUDIT, plant.folder / _AUDIT, SITE), (_LEDGER, path, LEDGER)):
+            with SealedLogs(place, schema, make=False) as logs:
                 books |= {f"{name}{tail}": data for tail, data in logs.copied().items()}
         about = {
             "format": FORMAT, "unit": plant.unit, "federation": plant.federation,
             "made": datetime.now(UTC).isoformat(timespec="seconds"), "mark": list(ledger.mark),
-            "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in books.items()},
+            "sha256": _digests(books),
         }  # fmt: skip
         file = io.BytesIO()
         with zipfile.ZipFile(file, "w") as archive:
@@ -63,22 +64,18 @@ def backup(plant: PlantFolder, to: Path) -> dict[str, Any]:
 def restore(plant: PlantFolder, file: Path, nothing_left_since: bool = False) -> list[str]:
     """Put back what is missing, damaged or too old, if the backup may take its place; which of the two it was.
 
-    Raises
-    ------
-    StorageError
-        With code "old" if something has left that the backup's ledger does not know of, or if nobody knows.
+    StorageError with code "old" if something has left that the backup's ledger does not know of, or if nobody knows.
     """
     plant.refuse_running()
     about, books = _read(file, plant.unit)
-    path = _path(plant)
+    own_audit, own_ledger = plant.folder / _AUDIT, _path(plant)
     with tempfile.TemporaryDirectory(dir=plant.folder, prefix=".restore-") as place:
         copies = Path(place)
         for name, data in books.items():
             write_whole(copies / name, data, durable=True)
-        own_audit, own_ledger = plant.folder / _AUDIT, path
-        lost_audit = not _is_good(lambda: Audit(_there(own_audit)))
+        lost_audit = not own_audit.exists() or _is_lost(lambda: Audit(own_audit))
         with Audit(copies / _AUDIT if lost_audit else own_audit) as log:
-            lost_ledger = not _is_good(lambda: _current(log, own_ledger, plant.unit))
+            lost_ledger = _is_lost(lambda: _current(log, own_ledger, plant.unit))
             if not (lost_audit or lost_ledger):
                 return []
             if lost_audit and lost_ledger and not nothing_left_since:
@@ -92,12 +89,12 @@ def restore(plant: PlantFolder, file: Path, nothing_left_since: bool = False) ->
                 differ = [caveat.code for caveat in compare(log, ledger)]
         told = []
         mark = secrets.token_hex(4)
-        if lost_audit:
-            put_in_place(copies / _AUDIT, own_audit, mark)
-            told.append("audit log")
-        if lost_ledger:
-            put_in_place(copies / _LEDGER, path, mark)
-            told.append("budget")
+        for lost, copy, own, named in (
+            (lost_audit, _AUDIT, own_audit, "audit log"), (lost_ledger, _LEDGER, own_ledger, "budget")
+        ):  # fmt: skip
+            if lost:
+                put_in_place(copies / copy, own, mark)
+                told.append(named)
     with plant.site.audit() as log:
         log.write("restored", unit=plant.unit, what=told, made=about["made"], differ=differ)
     return told
@@ -113,21 +110,15 @@ def _current(log: Audit, path: Path, unit: str) -> Ledger:
     return ledger
 
 
-def _is_good(opened: Callable[[], Any]) -> bool:
-    """Whether it can be opened, which checks all of it; what another process holds is not lost."""
+def _is_lost(opened: Callable[[], Any]) -> bool:
+    """Whether it cannot be opened, which checks all of it; what another process holds is not lost."""
     try:
         opened().close()
     except CounterflowError as error:
         if error.code == "in-use":
             raise
-        return False
-    return True
-
-
-def _there(path: Path) -> Path:
-    if not path.exists():
-        raise StorageError(f"{str(path)!r} is missing.")
-    return path
+        return True
+    return False
 
 
 def _path(plant: PlantFolder) -> Path:
@@ -138,6 +129,10 @@ def _path(plant: PlantFolder) -> Path:
     return plant.ledger
 
 
+def _digests(books: dict[str, bytes]) -> dict[str, str]:
+    return {name: hashlib.sha256(data).hexdigest() for name, data in books.items()}
+
+
 def _read(file: Path, unit: str) -> tuple[dict[str, Any], dict[str, bytes]]:
     try:
         with zipfile.ZipFile(file) as archive:
@@ -146,9 +141,9 @@ def _read(file: Path, unit: str) -> tuple[dict[str, Any], dict[str, bytes]]:
                 raise ValueError("it holds other things")
             books = {name: archive.read(name) for name in _BOOKS}
             about = json.loads(archive.read(_ABOUT))
-            good = about["format"] == FORMAT and about["unit"] == unit and isinstance(about["made"], str)
-            if not good or about["sha256"] != {name: hashlib.sha256(data).hexdigest() for name, data in books.items()}:
-                raise ValueError(f"it is not one of unit {unit!r}, or not what was written")
+        good = about["format"] == FORMAT and about["unit"] == unit and isinstance(about["made"], str)
+        if not good or about["sha256"] != _digests(books):
+            raise ValueError(f"it is not one of unit {unit!r}, or not what was written")
     except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
         raise StorageError(f"{str(file)!r} is no backup that can be used: {error}. Give another one.") from error
     return about, books

@@ -25,8 +25,8 @@ from counterflow.errors import CounterflowError, OptionError, StorageError
 from counterflow.federation.engine import Jobs, engine
 from counterflow.federation.job import Job
 from counterflow.federation.question_gate import PER_MINUTE
-from counterflow.federation.sites import certificates, keys, letters, members, party, succession
-from counterflow.federation.sites.certificates import Participant
+from counterflow.federation.sites import certificates, keys, letters, members, party
+from counterflow.federation.sites.certificates import CROSS, Participant
 from counterflow.federation.sites.letters import Card, JoinRequest
 from counterflow.federation.sites.party import Party
 from counterflow.federation.sites.site import CoordinatorSite
@@ -86,14 +86,14 @@ class CoordinatorFolder(Party):
             with keys.workshop(folder) as shop:
                 parties = {shop / "server": server, shop / "operator": person}
                 fingerprint, kits = engine().establish(shop, name, host, port, parties)
-            signed = {who.name: folder / "approved" / f"{who.name}.signed.zip" for who in (server, person)}
-            own = {who: letters.certificate_in(file, who) for who, file in signed.items()}
-            members.write(folder / members.FILE, {who: [certificates.fingerprint_of(one)] for who, one in own.items()})
+            kit, operator_kit = (folder / kits[who].relative_to(shop) for who in (host, operator))
+            made = cls(folder, name, fingerprint, host, port, operator, kit, operator_kit)
+            members.write(made._listed, {})
+            for who in (host, operator):
+                made._list(who, folder / "approved" / f"{who}.signed.zip")
             for place in ("plants", "removed", "jobs"):
                 (folder / place).mkdir(mode=0o700)
             party.write_service(folder, f"coordinator-{name}", f"coordinator of {name}")
-            kit, operator_kit = (folder / kits[who].relative_to(shop) for who in (host, operator))
-            made = cls(folder, name, fingerprint, host, port, operator, kit, operator_kit)
             made.write()  # last: with it the folder is whole
             made.prepare()
         return made
@@ -107,23 +107,31 @@ class CoordinatorFolder(Party):
         """Sessions and states of the jobs."""
         return CoordinatorSite(self.folder)
 
-    def prepare(self) -> None:
-        """See ``Party``."""
-        engine().prepare(self.kit, self.folder, members=self.folder / members.FILE)
-
-    @property
-    def listens(self) -> int | None:
-        """See ``Party``."""
-        return self.port
-
-    def is_alive(self, run: str) -> bool:
-        """See ``Party``."""
-        return self.engine_jobs.alive(run)
-
     @property
     def engine_jobs(self) -> Jobs:
         """Starts, follows and ends the jobs of this coordinator."""
         return engine().jobs(self.kit, self.operator_kit, self.site)
+
+    @property
+    def listens(self) -> int | None:
+        return self.port
+
+    def prepare(self) -> None:
+        engine().prepare(self.kit, self.folder, members=self._listed)
+
+    def is_alive(self, run: str) -> bool:
+        return self.engine_jobs.alive(run)
+
+    @property
+    def _listed(self) -> Path:
+        return self.folder / members.FILE
+
+    def _list(self, name: str, signed: Path) -> bytes:
+        """Admit who has a new certificate, beside the one that it replaces; the certificate."""
+        listed, certificate = members.read(self._listed), letters.certificate_in(signed, name)
+        fingerprint = certificates.fingerprint_of(certificate.decode("ascii"))
+        members.write(self._listed, {**listed, name: [*listed.get(name, ())[-1:], fingerprint]})
+        return certificate
 
     # ---- plants
 
@@ -136,6 +144,13 @@ class CoordinatorFolder(Party):
         """Those who were removed, the last one last; a unit may stand here several times."""
         found = [Plant.read(path) for path in (self.folder / "removed").glob("*.json")]
         return sorted(found, key=lambda plant: plant.removed)
+
+    def _member(self, unit: str) -> Plant:
+        known = self.plants()
+        if unit not in known:
+            there = ", ".join(sorted(known)) or "none"
+            raise OptionError(f"no plant {unit!r:.80} is a member of {self.federation}; there are {there}.")
+        return known[unit]
 
     def check(self, request: JoinRequest) -> None:
         """Refuse a request that cannot be approved, before anybody is asked."""
@@ -165,46 +180,62 @@ class CoordinatorFolder(Party):
         with party.changing(self.folder):
             self.check(request)
             unit = request.card.unit
-            welcome = self.folder / "approved" / f"{unit}.welcome"
-            if unit in self.plants() and welcome.exists():
-                return welcome
-            write_whole(self._request_of(unit), request.request)
-            signed = self._signed({self._request_of(unit): request.who})[unit]
-            certificate = letters.certificate_in(signed, unit)
-            listed, fingerprint = members.read(self.folder / members.FILE), certificates.fingerprint_of(certificate)
-            ends = certificates.ends(certificate).isoformat()
-            Plant(request.card, request.key, fingerprint, _now(), ends).write(self.folder / "plants" / f"{unit}.json")
-            members.write(self.folder / members.FILE, {**listed, unit: [fingerprint]})
-            signed.replace(welcome)
-            return welcome
+            if unit in self.plants() and self._welcome(unit).exists():
+                return self._welcome(unit)
+            write_whole(self._request(unit), request.request)
+            (signed,) = self._signed([self._request(unit)]).values()
+            listed = members.read(self._listed)
+            listed.pop(unit, None)  # of an approval that broke off
+            members.write(self._listed, listed)
+            return self._admitted(Plant(request.card, request.key, "", _now(), ""), signed)
 
-    def _request_of(self, unit: str) -> Path:
+    def _admitted(self, plant: Plant, signed: Path) -> Path:
+        """Make a plant a member with the certificate in a signed zip, which becomes its welcome."""
+        unit = plant.card.unit
+        certificate = self._list(unit, signed)
+        fingerprint, ends = certificates.fingerprint_of(certificate.decode("ascii")), certificates.ends(certificate)
+        replace(plant, certificate=fingerprint, ends=ends.isoformat()).write(self._file(unit))
+        return signed.replace(self._welcome(unit))
+
+    def _file(self, unit: str) -> Path:
+        return self.folder / "plants" / f"{unit}.json"
+
+    def _request(self, unit: str) -> Path:
         return self.folder / "plants" / f"{unit}.request.zip"
 
-    def _signed(self, asked: Mapping[Path, Participant]) -> dict[str, Path]:
+    def _welcome(self, unit: str) -> Path:
+        return self.folder / "approved" / f"{unit}.welcome"
+
+    def _signed(self, requests: Sequence[Path]) -> dict[str, Path]:
         """Certificates for requests, each as a zip that can be sent."""
-        for who in asked.values():  # of an approval that broke off; its certificate never became a member's
-            (self.folder / "approved" / f"{who.name}.signed.zip").unlink(missing_ok=True)
-        made = engine().approve(self.folder, asked)
+        for left in (self.folder / "approved").glob("*.signed.zip"):  # their certificates stand in kits, or nowhere
+            left.unlink()
+        made = engine().approve(self.folder, requests)
         for signed in made.values() if self._cross else ():
             letters.add_cross(signed, self._cross)
         return made
 
-    @property
-    def _cross(self) -> bytes:
-        """What the old authority vouches for the new one with, while they change."""
-        path = self.folder / "authority" / succession.FILE
-        return path.read_bytes() if path.exists() else b""
+    def remove(self, unit: str) -> Plant:
+        """Take a plant off the list of members: from now on its certificate is worth nothing here."""
+        with party.changing(self.folder):
+            plant = replace(self._member(unit), removed=_now())
+            listed = members.read(self._listed)
+            members.write(self._listed, {name: prints for name, prints in listed.items() if name != unit})
+            tail = plant.certificate[-11:].replace(":", "")
+            plant.write(self.folder / "removed" / f"{unit}-{tail}.json")
+            self._file(unit).unlink()
+            # nor may anybody ask about its inputs any more
+            for left in (self._request(unit), self._welcome(unit), self.folder / "terms" / f"{unit}.json"):
+                left.unlink(missing_ok=True)
+            return plant
 
     # ---- certificates
 
     @property
     def key_files(self) -> tuple[Path, ...]:
-        """See ``Party``."""
         return self.kit / "startup" / "server.key", self.operator_kit / "startup" / "client.key"
 
     def certificates(self) -> dict[str, datetime]:
-        """See ``Party``."""
         founded = self.folder / "authority" / "rootCA.pem"  # may be kept offline
         own = {
             "the authority": founded if founded.exists() else self.kit / "startup" / "rootCA.pem",
@@ -220,52 +251,36 @@ class CoordinatorFolder(Party):
         Returns {unit: the welcome to send}. Until a plant has taken it, its certificate of now is as good.
         """
         with party.changing(self.folder):
-            known = self.plants()
-            for unit in units:
-                if unit not in known:
-                    raise OptionError(f"no plant {unit!r:.80} is a member of {self.federation}.")
-            asked = {
-                self._request_of(unit): Participant(unit, "plant", known[unit].card.organisation)
-                for unit in units or known
-            }
-            own = {
+            plants = {unit: self._member(unit) for unit in units or self.plants()}
+            own: dict[str, tuple[str, Path]] = {} if units else {
                 self.host: ("server", self.kit / "startup" / "server.crt"),
                 self.operator: ("operator", self.operator_kit / "startup" / "client.crt"),
-            }
-            for name, (kind, _) in () if units else own.items():
-                path = self.folder / kind / "request" / f"{name}.request.zip"
-                asked[path] = engine().requested(path)
-            welcomes: dict[str, Path] = {}
-            for name, signed in self._signed(asked).items():
-                certificate = letters.certificate_in(signed, name)
-                fingerprint = self._list(name, certificate)
-                if name in own:
-                    write_whole(own[name][1], certificate.encode() + self._cross, durable=True)
-                    continue
-                plant = replace(known[name], certificate=fingerprint, ends=certificates.ends(certificate).isoformat())
-                plant.write(self.folder / "plants" / f"{name}.json")
-                welcomes[name] = signed.replace(self.folder / "approved" / f"{name}.welcome")
-            return welcomes
+            }  # fmt: skip
+            requests = [self.folder / kind / "request" / f"{name}.request.zip" for name, (kind, _) in own.items()]
+            signed = self._signed([*map(self._request, plants), *requests])
+            for name, (_, file) in own.items():
+                write_whole(file, self._list(name, signed[name]) + self._cross, durable=True)
+            return {unit: self._admitted(plant, signed[unit]) for unit, plant in plants.items()}
 
-    def _list(self, name: str, certificate: str) -> str:
-        """Admit a new certificate beside the one that it replaces; its fingerprint."""
-        listed, fingerprint = members.read(self.folder / members.FILE), certificates.fingerprint_of(certificate)
-        members.write(self.folder / members.FILE, {**listed, name: [*listed.get(name, ())[-1:], fingerprint]})
-        return fingerprint
+    @property
+    def _cross(self) -> bytes:
+        """What the old authority vouches for the new one with, while they change."""
+        path = self.folder / "authority" / CROSS
+        return path.read_bytes() if path.exists() else b""
 
     def succeed(self) -> CoordinatorFolder:
         """A new authority, for which the one of now vouches; then certificates of it for all. Again: it goes on."""
         place, old, new = (self.folder / f"authority{tail}" for tail in ("", ".old", ".new"))
         with party.changing(self.folder):
             if not place.exists():  # broken off between two names
-                (new if (new / succession.FILE).exists() else old).rename(place)
+                (new if (new / CROSS).exists() else old).rename(place)
             if not self._cross:
                 shutil.rmtree(new, ignore_errors=True)
                 with keys.workshop(self.folder) as shop:
                     if shop != self.folder:
                         shutil.copy(self.folder / "profile.yml", shop / "profile.yml")
                     engine().found_again(shop, new.name)
-                write_whole(new / succession.FILE, succession.vouch(place, new), durable=True)
+                write_whole(new / CROSS, certificates.vouch(place, new), durable=True)
                 shutil.rmtree(old, ignore_errors=True)
                 place.rename(old)
                 new.rename(place)
@@ -282,28 +297,9 @@ class CoordinatorFolder(Party):
             root = (self.folder / "authority" / "rootCA.pem").read_bytes()
             for kit in (self.kit, self.operator_kit):
                 write_whole(kit / "startup" / "rootCA.pem", root, durable=True)
-            listed = members.read(self.folder / members.FILE)
-            members.write(self.folder / members.FILE, {name: prints[-1:] for name, prints in listed.items()})
-            (self.folder / "authority" / succession.FILE).unlink()
+            members.write(self._listed, {name: prints[-1:] for name, prints in members.read(self._listed).items()})
+            (self.folder / "authority" / CROSS).unlink()
             shutil.rmtree(self.folder / "authority.old", ignore_errors=True)
-
-    def remove(self, unit: str) -> Plant:
-        """Take a plant off the list of members: from now on its certificate is worth nothing here."""
-        with party.changing(self.folder):
-            known = self.plants()
-            if unit not in known:
-                there = ", ".join(sorted(known)) or "none"
-                raise OptionError(f"no plant {unit!r:.80} is a member of {self.federation}; there are {there}.")
-            listed = members.read(self.folder / members.FILE)
-            members.write(self.folder / members.FILE, {name: one for name, one in listed.items() if name != unit})
-            plant = replace(known[unit], removed=_now())
-            tail = plant.certificate[-11:].replace(":", "")
-            plant.write(self.folder / "removed" / f"{unit}-{tail}.json")
-            (self.folder / "plants" / f"{unit}.json").unlink()
-            self._request_of(unit).unlink(missing_ok=True)
-            (self.folder / "approved" / f"{unit}.welcome").unlink(missing_ok=True)
-            (self.folder / "terms" / f"{unit}.json").unlink(missing_ok=True)  # nobody may ask about its inputs any more
-            return plant
 
     # ---- jobs
 
@@ -336,30 +332,33 @@ class CoordinatorFolder(Party):
         ``settings``: options, seed, privacy and from_logs of ``Job``. A private job that does not say what is released
         asks for moments if every plant's card lets others be shown signals of its inputs, for rows otherwise.
         """
-        known = self.plants()
+        known = {unit: plant.card for unit, plant in self.plants().items()}
         if not known:
             raise OptionError(f"{self.label}: no plant is approved yet; send them the line that 'init' has printed.")
-        for unit in units:
+        chosen = list(units) or sorted(known)
+        for unit in chosen:
             if unit not in known:
                 raise OptionError(f"--units: {unit!r:.80} is not a member; there are {', '.join(sorted(known))}.")
-        chosen = list(units) or sorted(known)
         if len(set(chosen)) < len(chosen):
             raise OptionError(f"--units: a unit is named twice in {', '.join(chosen)}.")
-        steps = {known[unit].card.dt for unit in chosen}
+        cards = {unit: known[unit] for unit in chosen}
+        steps = {card.dt for card in cards.values()}
         if len(steps) > 1:
-            told = ", ".join(f"{unit} {known[unit].card.dt:g} s" for unit in chosen)
+            told = ", ".join(f"{unit} {card.dt:g} s" for unit, card in cards.items())
             raise OptionError(
                 f"{self.label}: the plants' rows are not equally far apart: {told}. Choose some by --units."
             )
-        inputs = {unit: known[unit].card.inputs for unit in chosen}
         if begins is None:
-            begins = self._common_beginning({unit: known[unit].card.begins for unit in chosen})
+            begins = self._common_beginning({unit: card.begins for unit, card in cards.items()})
         privacy = settings.get("privacy")
-        if privacy is not None and privacy.release is None and all(known[unit].card.inputs_shown for unit in chosen):
+        if privacy is not None and privacy.release is None and all(card.inputs_shown for card in cards.values()):
             settings |= {"privacy": replace(privacy, release="moments")}
-        job = Job(job_id or self._free_id(), method, inputs, dt=steps.pop(), begins=begins, **settings)
-        last = max((known.order for known in self.jobs()), default=job.order)
-        if job.order <= last:  # a clock that was set back
+        jobs = self.jobs()
+        taken = {job.id for job in jobs}
+        job_id = job_id or next(f"fit-{k}" for k in range(1, len(taken) + 2) if f"fit-{k}" not in taken)
+        inputs = {unit: card.inputs for unit, card in cards.items()}
+        job = Job(job_id, method, inputs, dt=steps.pop(), begins=begins, **settings)
+        if jobs and job.order <= (last := jobs[-1].order):  # a clock that was set back
             job = replace(job, created=(last[0] + timedelta(microseconds=1)).isoformat(timespec="microseconds"))
         return job
 
@@ -372,10 +371,6 @@ class CoordinatorFolder(Party):
                 "everywhere: let them bring logs of one period, and give its beginning by --begins, or use --units."
             )
         return next(iter(told.values())) if all(told.values()) else ""
-
-    def _free_id(self) -> str:
-        taken = {path.stem for path in (self.folder / "jobs").glob("*.json")}
-        return next(f"fit-{k}" for k in range(1, len(taken) + 2) if f"fit-{k}" not in taken)
 
 
 def _now() -> str:

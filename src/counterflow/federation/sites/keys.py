@@ -20,7 +20,6 @@ from counterflow.files import blaming, write_whole
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
-    from cryptography.hazmat.primitives.serialization import KeySerializationEncryption
 
 VARIABLE = "COUNTERFLOW_KEY_PASSPHRASE_FILE"
 ENCRYPTED = ".encrypted"
@@ -48,34 +47,23 @@ def passphrase() -> bytes | None:
 def load(path: Path) -> RSAPrivateKey:
     """A private key, encrypted or not."""
     from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     locked = _locked(path)
-    if locked.exists() and (phrase := passphrase()) is None:
+    encrypted = locked.exists()
+    phrase = passphrase() if encrypted else None
+    if encrypted and phrase is None:
         raise OptionError(f"{locked} is encrypted: name the file of its passphrase by {VARIABLE}.", code="passphrase")
     try:
-        if locked.exists():
-            key = serialization.load_pem_private_key(locked.read_bytes(), phrase)
-        else:
-            key = serialization.load_pem_private_key(path.read_bytes(), None)
-    except ValueError as error:
-        if locked.exists():
+        key = load_pem_private_key((locked if encrypted else path).read_bytes(), phrase)
+        if not isinstance(key, RSAPrivateKey):
+            raise TypeError("it is not a key that FLARE makes")
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+        if encrypted and isinstance(error, ValueError):
             raise OptionError(f"{locked}: the passphrase of {VARIABLE} does not open it.", code="passphrase") from error
         raise StorageError(f"{path}: cannot be read ({error}); join anew.") from error
-    except (OSError, TypeError, UnsupportedAlgorithm) as error:
-        raise StorageError(f"{path}: cannot be read ({error}); join anew.") from error
-    if not isinstance(key, RSAPrivateKey):
-        raise StorageError(f"{path}: it is not a key that FLARE makes; join anew.")
     return key
-
-
-def lock(path: Path, phrase: bytes) -> None:
-    """Encrypt a plain key, which is then gone."""
-    from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
-
-    write_whole(_locked(path), _pem(load(path), BestAvailableEncryption(phrase)), durable=True)
-    path.unlink()
 
 
 @contextmanager
@@ -87,7 +75,7 @@ def unlocked(*paths: Path) -> Iterator[None]:
                 continue
             memory = os.memfd_create(path.name)
             stack.callback(os.close, memory)
-            os.write(memory, _plain(path))
+            os.write(memory, _pem(path))
             link = f"/proc/{os.getpid()}/fd/{memory}"
             with blaming(path):
                 path.unlink(missing_ok=True)  # the link of a process that was killed
@@ -113,12 +101,12 @@ def workshop(folder: Path, bring: str = "") -> Iterator[Path]:
         place = Path(made)
         if bring:
             shutil.copytree(folder / bring, place / bring, ignore=shutil.ignore_patterns(f"*{ENCRYPTED}"))
-        for source in sources:
-            plain = source.with_suffix("")
-            write_whole(place / plain.relative_to(folder), _plain(plain))
+        for plain in (source.with_suffix("") for source in sources):
+            write_whole(place / plain.relative_to(folder), _pem(plain))
         yield place
         for key in place.rglob("*.key"):
-            lock(key, phrase or passphrase() or b"")
+            write_whole(_locked(key), _pem(key, phrase))
+            key.unlink()
         for part in place.iterdir():
             if part.name != bring and not (folder / part.name).exists():
                 with blaming(folder / part.name):
@@ -134,13 +122,14 @@ def _unlink(path: Path, link: str) -> None:
         path.unlink()
 
 
-def _plain(path: Path) -> bytes:
-    from cryptography.hazmat.primitives.serialization import NoEncryption
+def _pem(path: Path, phrase: bytes | None = None) -> bytes:
+    """A key as text, in plain or under a passphrase."""
+    from cryptography.hazmat.primitives.serialization import (
+        BestAvailableEncryption,
+        Encoding,
+        NoEncryption,
+        PrivateFormat,
+    )
 
-    return _pem(load(path), NoEncryption())
-
-
-def _pem(key: RSAPrivateKey, how: KeySerializationEncryption) -> bytes:
-    from cryptography.hazmat.primitives.serialization import Encoding, PrivateFormat
-
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, how)
+    how = NoEncryption() if phrase is None else BestAvailableEncryption(phrase)
+    return load(path).private_bytes(Encoding.PEM, PrivateFormat.PKCS8, how)

@@ -24,17 +24,7 @@ FRESH = 20.0  # seconds for which a site's word on who is connected holds
 
 
 def read(path: Path) -> dict[str, tuple[str, ...]]:
-    """{participant: fingerprints of its certificates}; the last is the newest, one before it is being replaced.
-
-    Examples
-    --------
-    >>> import pathlib, tempfile
-    >>> from counterflow.federation.sites import members
-    >>> place = pathlib.Path(tempfile.mkdtemp()) / members.FILE
-    >>> members.write(place, {"boiler": ["SHA256:AA"]})
-    >>> members.read(place)
-    {'boiler': ('SHA256:AA',)}
-    """
+    """{participant: fingerprints of its certificates}; the last is the newest, one before it is being replaced."""
     found = read_json(path, _TITLE)
     listed = list(found.values()) if isinstance(found, dict) else [None]
     if not all(isinstance(prints, list) and all(isinstance(one, str) for one in prints) for prints in listed):
@@ -52,10 +42,10 @@ def replace_json(path: Path, content: Mapping[str, Any]) -> None:
     write_whole(path, (json.dumps(content, indent=2) + "\n").encode(), durable=True)
 
 
-def presence(path: Path) -> dict[str, Any]:
-    """What a running site last said of its connections; empty if that is not fresh."""
+def presence(folder: Path) -> dict[str, Any]:
+    """What the running site of a folder last said of its connections; empty if that is not fresh."""
     try:
-        found = json.loads(path.read_text("utf-8"))
+        found = json.loads((folder / PRESENCE).read_text("utf-8"))
         fresh = isinstance(found, dict) and abs(time.time() - float(found["time"])) < FRESH
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return {}

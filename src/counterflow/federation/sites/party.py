@@ -13,16 +13,18 @@
 from __future__ import annotations
 
 import fcntl
+import getpass
 import os
 import re
 import shutil
 import signal
+import socket
 import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar, Self, get_type_hints
@@ -34,6 +36,7 @@ from counterflow.sealed_file import read_json, write_json
 FILE = "party.json"
 _TITLE = "party of a federation"
 COORDINATOR, PLANT = "coordinator", "plant"
+_DOER = {COORDINATOR: "the coordinator", PLANT: "a plant"}
 PID = "supervisor.pid"
 LOG = "supervisor.log"
 SITE_LOG = "site.log"
@@ -56,22 +59,26 @@ class Party(ABC):
     def open(cls, folder: Path) -> Self:
         """The party of a folder; refuses one of another role."""
         folder = folder.absolute()
-        found = read(folder, cls.ROLE)
-        kinds = {name: hint for name, hint in get_type_hints(cls).items() if name not in ("folder", "ROLE")}
+        found, kinds = read(folder, cls.ROLE), cls._kinds()
         values: dict[str, Any] = {}
         for name, hint in kinds.items():
-            value = found.get(name)
+            value = values[name] = found.get(name)
             good = type(value) is int and value > 0 if hint is int else isinstance(value, str)
             if not good or set(found) != {"role", *kinds}:
                 needed = ", ".join(("role", *kinds))
                 raise StorageError(f"{folder / FILE}: it must hold {needed}; put back the file of this party.")
-            values[name] = value if hint in (int, str) else (folder / value if value else None)
+            if hint not in (int, str):
+                values[name] = folder / value if value else None
         return cls(folder=folder, **values)
+
+    @classmethod
+    def _kinds(cls) -> dict[str, Any]:
+        return {name: hint for name, hint in get_type_hints(cls).items() if name not in ("folder", "ROLE")}
 
     def write(self) -> None:
         """Say what the folder is."""
         told: dict[str, Any] = {"role": self.ROLE}
-        for name in (field.name for field in fields(self) if field.name != "folder"):
+        for name in self._kinds():
             value = getattr(self, name)
             told[name] = value.relative_to(self.folder).as_posix() if isinstance(value, Path) else value or ""
         write_json(self.folder / FILE, _TITLE, told)
@@ -118,11 +125,6 @@ def role(folder: Path) -> str:
     return str(read(folder)["role"])
 
 
-def change(folder: Path, **values: object) -> None:
-    """Say some of it anew."""
-    write_json(folder / FILE, _TITLE, read(folder) | values)
-
-
 def read(folder: Path, wanted: str = "") -> dict[str, Any]:
     """What a folder says of itself; refuses one that is no party's, or one of another role."""
     path = folder / FILE
@@ -133,12 +135,11 @@ def read(folder: Path, wanted: str = "") -> dict[str, Any]:
         )
     found = read_json(path, _TITLE)
     named = found.get("role") if isinstance(found, dict) else None
-    doer = {COORDINATOR: "the coordinator", PLANT: "a plant"}
-    if named not in doer:
+    if named not in _DOER:
         raise StorageError(f"{path}: it must hold the role of a party; put back the file of this party.")
     if wanted and named != wanted:
         raise OptionError(
-            f"{str(folder)!r} is the folder of {doer[named]}, and this is done by {doer[wanted]}: give its folder."
+            f"{str(folder)!r} is the folder of {_DOER[named]}, and this is done by {_DOER[wanted]}: give its folder."
         )
     return dict(found)
 
@@ -159,11 +160,8 @@ def new(folder: Path, doing: str) -> Iterator[None]:
         try:
             yield
         except BaseException:
-            for left in folder.iterdir():
-                if left.is_dir() and not left.is_symlink():
-                    shutil.rmtree(left, ignore_errors=True)
-                else:
-                    left.unlink(missing_ok=True)
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(exist_ok=True, mode=0o700)
             raise
 
 
@@ -183,6 +181,15 @@ def _opened(path: Path) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def reachable(host: str, port: int, patience: float = 2.0) -> str:
+    """ "" if somebody listens at an address; else why not."""
+    try:
+        socket.create_connection((host, port), timeout=patience).close()
+    except OSError as error:
+        return f"{host}:{port}: {error.strerror or error}"
+    return ""
 
 
 # ---- one supervisor at a time
@@ -215,7 +222,7 @@ def supervisor(folder: Path) -> int | None:
                 text = file.read(32).decode("ascii", "replace").strip()
                 return int(text) if text.isdecimal() else None
     except OSError:
-        return None
+        pass
     return None
 
 
@@ -231,44 +238,32 @@ def end_supervisor(folder: Path, patience: float) -> bool:
             return True
         except PermissionError as error:
             raise StorageError(f"process {process} is another user's; stop {str(folder)!r} as that user") from error
-        if _is_gone(process, seconds):
-            return True
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if _is_gone(process):
+                return True
+            time.sleep(0.05)
     raise StorageError(f"process {process} does not end; end it by hand: kill -9 {process}")
 
 
-def _is_gone(process: int, patience: float) -> bool:
-    """Whether a process ends in time; one that only waits to be asked for its end is gone."""
+def _is_gone(process: int) -> bool:
+    """Whether a process has ended; one that only waits to be asked for its end is gone."""
     import psutil
 
-    deadline = time.monotonic() + patience
-    while time.monotonic() < deadline:
-        try:
-            if psutil.Process(process).status() == psutil.STATUS_ZOMBIE:
-                return True
-        except psutil.NoSuchProcess:
-            return True
-        time.sleep(0.05)
-    return False
+    try:
+        return bool(psutil.Process(process).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
 
 
 # ---- systemd
 
 
 def write_service(folder: Path, name: str, what: str) -> Path:
-    """Write a hardened unit file for systemd into the folder; returns its path.
-
-    Examples
-    --------
-    >>> import pathlib, tempfile
-    >>> made = write_service(pathlib.Path(tempfile.mkdtemp()), "boiler", "plant boiler")
-    >>> made.name, "NoNewPrivileges=yes" in made.read_text()
-    ('counterflow-boiler.service', True)
-    """
+    """Write a hardened unit file for systemd into the folder; returns its path."""
     place = folder.absolute()
     path = place / f"counterflow-{name}.service"
     command = " ".join(_quoted(word) for word in (sys.executable, "-P", "-m", "counterflow.cli", "federation", "start"))
-    import getpass
-
     try:
         user = getpass.getuser()
     except (KeyError, OSError):

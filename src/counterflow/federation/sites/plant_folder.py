@@ -31,13 +31,12 @@ from counterflow.federation.audit import Audit
 from counterflow.federation.engine import engine
 from counterflow.federation.policy import Policy
 from counterflow.federation.reconciliation import differences, reconcile
-from counterflow.federation.sites import certificates, keys, letters, party, succession
+from counterflow.federation.sites import certificates, keys, letters, party
 from counterflow.federation.sites.certificates import Participant
 from counterflow.federation.sites.letters import Card
 from counterflow.federation.sites.party import Party
-from counterflow.federation.sites.ports import reachable
 from counterflow.federation.sites.site import PlantSite
-from counterflow.files import blaming, write_whole
+from counterflow.files import write_whole
 from counterflow.plant import LocalModel, Recording, UnitRecording
 from counterflow.privacy import Ledger, ledger_path
 
@@ -60,11 +59,8 @@ class PlantFolder(Party):
     ) -> PlantFolder:  # fmt: skip
         """Make a key, put log, model and policy (its text) in place, and write the ``.join`` file.
 
-        Parameters
-        ----------
-        policy : "" for ``default_policy``.
-        budget : epsilon of the ledger that is opened if the policy names one that does not exist.
-        begins : time of the log's first row.
+        ``budget``: epsilon of the ledger that is opened if the policy names one that does not exist. ``begins``: time
+        of the log's first row.
         """
         if "." in unit:
             raise OptionError(f"--unit {unit!r}: the name of a unit on several machines has no dot.")
@@ -72,15 +68,14 @@ class PlantFolder(Party):
         organisation = organisation or re.sub(r"[^A-Za-z0-9_]", "_", f"{unit}_owner")
         Participant(unit, "plant", organisation)
         expected = certificates.check_fingerprint(fingerprint)
-        _own(recording, unit)
         text = policy or default_policy(unit)
-        _check_policy(text, unit)
-        _check_model(recording, model, unit)
         folder = folder.absolute()
+        made = cls(folder, federation, expected, unit, organisation, None)
+        made._check(text, recording, model)
         with party.new(folder, "join"):
-            PlantSite(unit, folder).bind(recording, model, text, begins)
-            made = cls(folder, federation, expected, unit, organisation, None)
-            made._open_budget(budget)
+            made.site.bind(recording, model, text, begins)
+            if made.ledger is not None and not made.ledger.exists():
+                Ledger.create(made.ledger, unit, budget, made.policy.delta, made.policy.window).close()
             made._ask_to_join(recording)
             made.write()
         return made
@@ -110,22 +105,45 @@ class PlantFolder(Party):
 
     @property
     def key_files(self) -> tuple[Path, ...]:
-        """See ``Party``."""
         return () if self.kit is None else (self.kit / "startup" / "client.key",)
 
     def certificates(self) -> dict[str, datetime]:
-        """See ``Party``."""
-        files = {self.label: "client.crt", "the authority": "rootCA.pem"}
         if self.kit is None:
             return {}
+        files = {self.label: "client.crt", "the authority": "rootCA.pem"}
         return {name: certificates.ends_of(self.kit / "startup" / file) for name, file in files.items()}
+
+    # ---- joining
+
+    def _ask_to_join(self, recording: Recording) -> None:
+        with keys.workshop(self.folder) as shop:
+            engine().request(shop, self.federation, Participant(self.unit, "plant", self.organisation))
+        card = Card(
+            self.unit, self.organisation, self.federation, _own(recording, self.unit).unit.inputs, recording.dt,
+            self.site.begins, self.policy.inputs_shown,
+        )  # fmt: skip
+        made = self.folder / "request"
+        letters.write_join(self.join_file, card, made / f"{self.unit}.key", made / f"{self.unit}.request.zip")
+
+    def renew(self) -> PlantFolder:
+        """Make a new key and ask to join with it; log, policy, budget and audit log stay as they are.
+
+        Until the coordinator has removed the old certificate and answered this request, the plant is out.
+        """
+        self.refuse_running()
+        if (self.folder / "request").exists():
+            shutil.rmtree(self.folder / "request.old", ignore_errors=True)
+            (self.folder / "request").rename(self.folder / "request.old")
+        asking = replace(self, kit=None)
+        asking.write()
+        asking._ask_to_join(Recording.load(self.folder / "log.safetensors"))
+        return asking
 
     def welcome(self, file: Path) -> PlantFolder:
         """Take the coordinator's answer: the kit, hardened. The same again is no error, a renewed one replaces it."""
         letter = letters.read_welcome(file, self.unit)
         if self.kit is not None:
-            installed = (self.kit / "startup" / "client.crt").read_text("ascii")
-            if letter.certificate.strip() in installed:
+            if letter.certificate.strip() in (self.kit / "startup" / "client.crt").read_text("ascii"):
                 return self
             self.refuse_running()
         expected = self._trusted(letter)
@@ -134,8 +152,7 @@ class PlantFolder(Party):
         with keys.workshop(self.folder, "request") as shop:
             signed = shop / f"{self.unit}.signed.zip"
             try:
-                with blaming(signed):
-                    signed.write_bytes(letter.signed)
+                write_whole(signed, letter.signed)
                 made = engine().assemble(shop, signed, expected, into)
             finally:
                 signed.unlink(missing_ok=True)
@@ -159,68 +176,58 @@ class PlantFolder(Party):
         known = self.kit / "startup" / "rootCA.pem"
         if certificates.fingerprint(known) != self.fingerprint:
             raise StorageError(f"{known} is not of the authority that {party.FILE} names; put it back.")
-        succession.check(letter.cross, known.read_bytes(), letter.authority)
+        certificates.check_vouched(letter.cross, known.read_bytes(), letter.authority)
         return offered
 
-    def renew(self) -> PlantFolder:
-        """Make a new key and ask to join with it; log, policy, budget and audit log stay as they are.
-
-        Until the coordinator has removed the old certificate and answered this request, the plant is out.
-        """
-        self.refuse_running()
-        old = self.folder / "request.old"
-        if (self.folder / "request").exists():
-            shutil.rmtree(old, ignore_errors=True)
-            (self.folder / "request").rename(old)
-        asking = replace(self, kit=None)
-        asking.write()
-        asking._ask_to_join(Recording.load(self.folder / "log.safetensors"))
-        return asking
-
-    def _ask_to_join(self, recording: Recording) -> None:
-        who = Participant(self.unit, "plant", self.organisation)
-        with keys.workshop(self.folder) as shop:
-            made = engine().request(shop, self.federation, who)
-        request = self.folder / made.relative_to(shop)
-        inputs = _own(recording, self.unit).unit.inputs
-        shown = self.policy.inputs_shown
-        card = Card(self.unit, self.organisation, self.federation, inputs, recording.dt, self.site.begins, shown)
-        letters.write_join(self.join_file, card, self.folder / "request" / f"{self.unit}.key", request)
+    # ---- running
 
     def waits_for(self) -> str:
         """The coordinator's server: FLARE would give up, and come back late."""
-        return "" if self.kit is None else reachable(*engine().address(self.kit))
+        return "" if self.kit is None else party.reachable(*engine().address(self.kit))
 
     def prepare(self) -> None:
-        """See ``Party``; refused as long as the plant was not welcomed, or its books contradict each other."""
+        """Refused as long as the plant was not welcomed, or its books contradict each other."""
         if self.kit is None:
             raise OptionError(
                 f"{self.label} was not welcomed yet: send {self.join_file} to the coordinator, and give its answer: "
                 f"counterflow federation join {self.folder} --welcome {self.unit}.welcome"
             )
-        self._check_books()
+        with self._books() as (log, ledger):
+            if log is not None and ledger is not None:
+                reconcile(log, ledger)  # settles what a crash has left unsettled
+            elif found := differences(log, ledger, self.unit):
+                raise StorageError(found[0].text, code="old")
         engine().prepare(self.kit, self.folder, self.unit)
 
     def bind(self, recording: Recording | None, model: LocalModel | None, policy: str = "", begins: str = "") -> None:
         """Replace the log, the model or the policy; never while the plant runs, and never the input channels."""
         self.refuse_running()
         kept = Recording.load(self.folder / "log.safetensors")
-        if recording is not None:
-            old, new = (
-                [replace(channel, role="") for channel in _own(each, self.unit).unit.inputs]  # loops stay at home
-                for each in (kept, recording)
-            )
-            if old != new or kept.dt != recording.dt:
-                raise OptionError(
-                    f"--log: the inputs of unit {self.unit!r} or its time step are not those it has joined with "
-                    f"({', '.join(channel.name for channel in old)}; {kept.dt:g} s): join anew, in another folder."
-                )
-        if policy:
-            _check_policy(policy, self.unit)
-        chosen = recording if recording is not None else kept
-        _check_model(chosen, model if model is not None else self.site.own().model, self.unit)
+        chosen = kept if recording is None else recording
         text = policy or (self.folder / "policy.toml").read_text("utf-8")
+        old, new = (
+            [replace(channel, role="") for channel in _own(each, self.unit).unit.inputs]  # loops stay at home
+            for each in (kept, chosen)
+        )
+        if old != new or kept.dt != chosen.dt:
+            raise OptionError(
+                f"--log: the inputs of unit {self.unit!r} or its time step are not those it has joined with "
+                f"({', '.join(channel.name for channel in old)}; {kept.dt:g} s): join anew, in another folder."
+            )
+        self._check(text, chosen, model if model is not None else self.site.own().model)
         self.site.bind(chosen, model, text, None if recording is None else begins)
+
+    def _check(self, policy: str, recording: Recording, model: LocalModel | None) -> None:
+        """Refuse what is not this unit's, or does not go together."""
+        own = _own(recording, self.unit).unit
+        if (named := Policy.from_text(policy).unit) != self.unit:
+            raise OptionError(f"--policy: it is that of unit {named!r}, this is unit {self.unit!r}: give its own.")
+        for side in ("inputs", "outputs") if model is not None else ():
+            has, wanted = (getattr(each, f"n_{side}") for each in (own, model))
+            if has != wanted:
+                raise OptionError(f"--model: unit {self.unit!r} has {has} {side} in its log, the model has {wanted}.")
+
+    # ---- books
 
     @property
     def ledger(self) -> Path | None:
@@ -233,55 +240,20 @@ class PlantFolder(Party):
         with self._books() as (log, ledger):
             return differences(log, ledger, self.unit)
 
-    def _check_books(self) -> None:
-        """Refuse books of which one is lost, or older than the other; settle what a crash has left unsettled."""
-        with self._books() as (log, ledger):
-            if log is not None and ledger is not None:
-                reconcile(log, ledger)
-            elif found := differences(log, ledger, self.unit):
-                raise StorageError(found[0].text, code="old")
-
     @contextmanager
     def _books(self) -> Iterator[tuple[Audit | None, Ledger | None]]:
         with ExitStack() as opened:
             there = (self.folder / audit.FILE).exists()
             log = opened.enter_context(self.site.audit()) if there else None
-            paid = self.ledger is not None and self.ledger.exists()
-            ledger = opened.enter_context(Ledger.open(self.ledger, self.unit)) if self.ledger and paid else None
-            yield log, ledger
-
-    def _open_budget(self, budget: float) -> None:
-        if self.ledger is not None and not self.ledger.exists():
-            Ledger.create(self.ledger, self.unit, budget, self.policy.delta, self.policy.window).close()
+            path = self.ledger
+            paid = path is not None and path.exists()
+            yield log, opened.enter_context(Ledger.open(path, self.unit)) if path and paid else None
 
 
 def default_policy(unit: str, demanded: bool = True, ask: Mapping[str, Sequence[str]] = MappingProxyType({})) -> str:
-    """A strict policy, with words to whoever changes it; who may ask about which inputs, if that is known already.
-
-    Examples
-    --------
-    >>> policy = Policy.from_text(default_policy("boiler"))
-    >>> policy.demanded, policy.epsilon, policy.methods, dict(policy.ask)
-    (True, 1.0, ('sufficient',), {})
-    """
+    """A strict policy, with words to whoever changes it; who may ask about which inputs, if that is known already."""
     asking = "".join(f"{asker} = {json.dumps(list(inputs))}\n" for asker, inputs in ask.items())
     return _DEFAULT.format(unit=unit, strict=Policy(unit), demanded=json.dumps(demanded), asking=asking)
-
-
-def _check_policy(text: str, unit: str) -> None:
-    named = Policy.from_text(text).unit
-    if named != unit:
-        raise OptionError(f"--policy: it is that of unit {named!r}, this is unit {unit!r}: give its own.")
-
-
-def _check_model(recording: Recording, model: LocalModel | None, unit: str) -> None:
-    own = _own(recording, unit).unit
-    if model is None:
-        return
-    inputs, outputs = (own.n_inputs, model.n_inputs), (own.n_outputs, model.n_outputs)
-    for side, (has, wanted) in (("inputs", inputs), ("outputs", outputs)):
-        if has != wanted:
-            raise OptionError(f"--model: unit {unit!r} has {has} {side} in its log, the model has {wanted}.")
 
 
 def _own(recording: Recording, unit: str) -> UnitRecording:

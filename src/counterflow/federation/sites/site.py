@@ -34,14 +34,7 @@ from counterflow.federation.description import Description
 from counterflow.federation.desk import PlantDesk
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import QUESTIONS, Job
-from counterflow.federation.parts import (
-    UNIT_FILE,
-    finished_fits,
-    questions_about,
-    save_unit,
-    saved_server,
-    saved_unit,
-)
+from counterflow.federation.parts import UNIT_FILE, finished_fits, questions_about, save_unit, saved_server, saved_unit
 from counterflow.federation.plant_session import PlantSession
 from counterflow.federation.policy import Policy
 from counterflow.federation.question_box import QuestionBox
@@ -95,17 +88,6 @@ class PlantSite:
         path = self.home / "log.json"
         return str(read_json(path, _LOG)["begins"]) if path.exists() else ""
 
-    def guard(self, job: Job, audit: Audit, own: UnitData) -> Guard:
-        """The guard of one job, if this plant takes part in it now."""
-        policy = self.policy
-        job_gate.count(job, policy, audit)
-        guard = Guard(job, Description.of(own), policy, audit)
-        try:
-            job_gate.require_approval(job, policy, audit, self.home)
-        except PrivacyError as error:
-            guard.refuse("job", job.to_text().encode(), error)
-        return guard
-
     @property
     def policy(self) -> Policy:
         """What may leave, as the file says now."""
@@ -127,12 +109,27 @@ class PlantSite:
             found = self._controllers(job, own)
             return PlantDesk(self.box, job, lambda: self.guard(job, audit, own), self.home / "policy.toml", found)
         guard = self.guard(job, audit, own)
+
+        def keep(session: PlantSession) -> None:
+            save_unit(self.home, job, own, session.state, session.losses)
+
         try:
-            return self.session(job, guard, own)
+            return _handed_over(lambda: PlantSession(self.home / "sessions" / job.id, guard, own, keep))
         except StorageError:
             raise
         except CounterflowError as error:  # such as a model that is missing
             guard.refuse("job", job.to_text().encode(), error)
+
+    def guard(self, job: Job, audit: Audit, own: UnitData) -> Guard:
+        """The guard of one job, if this plant takes part in it now."""
+        policy = self.policy
+        job_gate.count(job, policy, audit)
+        guard = Guard(job, Description.of(own), policy, audit)
+        try:
+            job_gate.require_approval(job, policy, audit, self.home)
+        except PrivacyError as error:
+            guard.refuse("job", job.to_text().encode(), error)
+        return guard
 
     def _controllers(self, job: Job, own: UnitData) -> PlantControllers | None:
         """The plant's controllers, as it has learned them in the fit that a standing job is about.
@@ -154,14 +151,6 @@ class PlantSite:
         zone = "" if calendar is None else calendar.zone
         return PlantView(saved_unit(self.home, self.unit, fit), self.box, self.own, patience, zone)
 
-    def session(self, job: Job, guard: Guard, own: UnitData) -> PlantSession:
-        """The session of one job, where it stopped."""
-
-        def keep(session: PlantSession) -> None:
-            save_unit(self.home, job, own, session.state, session.losses)
-
-        return _handed_over(lambda: PlantSession(self.home / "sessions" / job.id, guard, own, keep))
-
 
 @dataclass(frozen=True)
 class CoordinatorSite:
@@ -179,8 +168,7 @@ class CoordinatorSite:
 
     def current_fit(self) -> str | None:
         """The job that was finished last; questions are about it."""
-        found = finished_fits(self.home)
-        return found[-1] if found else None
+        return next(reversed(finished_fits(self.home)), None)
 
     def questions_job(self, fit: str) -> Job:
         """The standing job for questions about a finished one."""

@@ -1,26 +1,34 @@
-"""Runs a party: its site as a child, started again when it dies, ended without leaving anything behind."""
+"""Runs a party: its site as a child, started again when it dies, ended without leaving anything behind.
+
+While the site runs, the supervisor says what is new, throws away what is old and, at a coordinator, keeps the plants'
+questions answered by a standing job that is there whenever a fit is finished and plants are.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
 import signal
+import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
 
 from counterflow.errors import CounterflowError, StorageError
-from counterflow.federation.engine import engine
+from counterflow.federation.engine import Jobs, engine
+from counterflow.federation.job import Job
 from counterflow.federation.sites import certificates, keys, members, party
 from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
-from counterflow.federation.sites.keeper import Keeper
 from counterflow.federation.sites.plant_folder import PlantFolder
-from counterflow.federation.sites.ports import check_port
 from counterflow.federation.sites.site import CoordinatorSite
-from counterflow.federation.sites.tidying import Rule, tidy
-from counterflow.files import blaming
+from counterflow.files import blaming, is_old
+from counterflow.fits.storage import load_record
 
 LOOK = 0.5  # seconds between two looks
 DAY = 86_400.0
@@ -31,27 +39,27 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before a dead site is started 
 STEADY = 60.0  # seconds after which a site counts as well
 STOPPING = 5.0  # seconds for FLARE to end by itself
 RELEASE = 10.0  # seconds in which the last thread of a killed process lets go of its port
+GENERATIONS = 3  # of a log that are kept beside it: site.log.1 is the latest
 
 Folder = CoordinatorFolder | PlantFolder
 
 
-def opened(folder: Any) -> Folder:
+def opened(folder: Path) -> Folder:
     """The party of a folder, by its role."""
-    if party.role(folder) == party.COORDINATOR:
-        return CoordinatorFolder.open(folder)
-    return PlantFolder.open(folder)
+    kind = CoordinatorFolder if party.role(folder) == party.COORDINATOR else PlantFolder
+    return kind.open(folder)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How long the engine's traces of ended runs are kept, and how large a log may become."""
+
+    days: float = 30.0
+    megabytes: float = 10.0
 
 
 class Supervisor:
-    """Runs the site of a folder until it is told to stop.
-
-    Parameters
-    ----------
-    site : whose folder.
-    say : takes one line for each event.
-    keeper : of the standing job, at a coordinator.
-    rule : what is thrown away.
-    """
+    """Runs the site of a folder until it is told to stop; ``say`` takes one line for each event."""
 
     def __init__(
         self, site: Folder, say: Callable[[str], None], keeper: Keeper | None = None, rule: Rule | None = None
@@ -59,7 +67,7 @@ class Supervisor:
         self.site, self._say, self._keeper, self._rule = site, say, keeper, rule or Rule()
         self._stop = threading.Event()
         self._news = _News(site)
-        self._warn_at = 0.0
+        self._due: dict[str, float] = {}
 
     def stop(self) -> None:
         """End it; may be called from a signal handler."""
@@ -84,7 +92,8 @@ class Supervisor:
 
     def _keep_running(self, kit: Path) -> None:
         pause = FIRST_PAUSE
-        while not self._stop.is_set():
+        log = self.site.folder / party.SITE_LOG
+        while True:
             began = time.monotonic()
             try:
                 self._check_port(RELEASE)
@@ -94,54 +103,55 @@ class Supervisor:
                 self._tidy(kit)
                 with blaming(self.site.folder, WRITABLE):
                     (self.site.folder / members.PRESENCE).unlink(missing_ok=True)
-                    child = engine().start(kit, self.site.folder / party.SITE_LOG)
+                    child = engine().start(kit, log)
                 self._say(f"started (process {child.pid})")
             except CounterflowError as error:
                 self._say(str(error))
             else:
-                self._watch(child)
+                self._watch(kit, child)
                 if self._stop.is_set():
                     return
-                self._say(
-                    f"the site ended by itself (code {child.returncode}); see {self.site.folder / party.SITE_LOG}"
-                )
+                self._say(f"the site ended by itself (code {child.returncode}); see {log}")
                 engine().stop(kit, patience=0)  # jobs outlive a parent that was killed
             if time.monotonic() - began > STEADY:
                 pause = FIRST_PAUSE
             self._say(f"starting again in {pause:.0f} s")
-            self._stop.wait(pause)
+            if self._stop.wait(pause):
+                return
             pause = min(2 * pause, LONGEST_PAUSE)
 
-    def _warn(self) -> None:
-        """Say which certificates end soon; once a day."""
-        if time.monotonic() >= self._warn_at:
-            self._warn_at = time.monotonic() + DAY
-            try:
-                told = certificates.lasting(self.site.certificates())
-            except CounterflowError as error:
-                told = [{"warning": str(error)}]
-            for line in filter(None, (one["warning"] for one in told)):
-                self._say(f"WARNING: {line}")
-
-    def _watch(self, child: subprocess.Popen[bytes]) -> None:
+    def _watch(self, kit: Path, child: subprocess.Popen[bytes]) -> None:
         """Until the child is dead or we are to stop."""
-        assert self.site.kit is not None
-        kept = tidied = time.monotonic()
+        self._due |= {"tidy": time.monotonic() + TIDY, "keep": time.monotonic() + KEEP}
         while child.poll() is None and not self._stop.wait(LOOK):
             self._warn()
             for line in self._news.lines():
                 self._say(line)
-            if self._keeper is not None and time.monotonic() - kept > KEEP:
-                kept = time.monotonic()
+            if self._keeper is not None and self._is_due("keep", KEEP):
                 try:
                     told = self._keeper.look(self._news.plants)
                 except CounterflowError as error:
                     told = str(error)
                 if told:
                     self._say(told)
-            if time.monotonic() - tidied > TIDY:
-                tidied = time.monotonic()
-                self._tidy(self.site.kit)
+            if self._is_due("tidy", TIDY):
+                self._tidy(kit)
+
+    def _is_due(self, what: str, every: float) -> bool:
+        if time.monotonic() < self._due.get(what, 0.0):
+            return False
+        self._due[what] = time.monotonic() + every
+        return True
+
+    def _warn(self) -> None:
+        """Say which certificates end soon; once a day."""
+        if self._is_due("warn", DAY):
+            try:
+                warnings = [one["warning"] for one in certificates.lasting(self.site.certificates())]
+            except CounterflowError as error:
+                warnings = [str(error)]
+            for line in filter(None, warnings):
+                self._say(f"WARNING: {line}")
 
     def _tidy(self, kit: Path) -> None:
         gone = tidy(self.site.folder, kit, self._rule, self.site.is_alive)
@@ -151,16 +161,32 @@ class Supervisor:
     def _await_others(self) -> None:
         """Until what the site needs is there: a plant, the coordinator's server."""
         told = ""
-        while why := self.site.waits_for():
+        while (why := self.site.waits_for()) and not self._stop.wait(LOOK if told else 0.0):
             if why != told:
                 told = why
                 self._say(f"waits for the coordinator's server, {why}")
-            if self._stop.wait(LOOK):
-                return
 
     def _check_port(self, patience: float) -> None:
         if self.site.listens is not None:
             check_port(self.site.listens, patience)
+
+
+def check_port(port: int, patience: float = 0.0) -> None:
+    """Refuse a port on which somebody still listens after so many seconds: a server may share it in silence."""
+    deadline = time.monotonic() + patience
+    while True:
+        with socket.socket() as test:
+            test.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                test.bind(("", port))
+                return
+            except OSError as error:
+                if time.monotonic() >= deadline:
+                    raise StorageError(
+                        f"port {port} cannot be listened on: {error.strerror or error}. End what uses it, or found the "
+                        "federation with another --port."
+                    ) from error
+        time.sleep(0.1)
 
 
 class _News:
@@ -174,7 +200,7 @@ class _News:
         list(self._new_states())
 
     def lines(self) -> Iterator[str]:
-        told = members.presence(self._folder / members.PRESENCE)
+        told = members.presence(self._folder)
         now = tuple(told.get("plants", ()))
         for these, others, what in ((now, self.plants, "joined"), (self.plants, now, "left")):
             for unit in these:
@@ -210,3 +236,110 @@ def _on_signals(act: Callable[[], None]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+# ---- the standing job
+
+
+class Keeper:
+    """Submits the standing job again when it is not there, or does not serve a plant that is connected.
+
+    Parameters
+    ----------
+    wanted : the job that should be there now; None if there is no finished fit.
+    runs : the engine's.
+    agreed : a value that the run was started under; when it changes, as when a plant is removed, so does the run.
+    """
+
+    PAUSE, LONGEST_PAUSE = 10.0, 300.0  # seconds between two submissions, at least; and after failures
+    STARTING = 30.0  # seconds that a run may take until it has a process
+
+    def __init__(
+        self, wanted: Callable[[], Job | None], runs: Jobs, agreed: Callable[[], object],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._wanted, self._runs, self._agreed, self._clock = wanted, runs, agreed, clock
+        self._run = ""
+        self._under: tuple[str, object] | None = None
+        self._served = self._seen = frozenset[str]()
+        self._since = self._next = -1e18
+        self._pause = self.PAUSE
+
+    @classmethod
+    def of(cls, coordinator: CoordinatorFolder) -> Keeper:
+        """Of questions about the fit that was finished last, as long as nobody is removed."""
+        site = coordinator.site
+        questions_job = cache(site.questions_job)  # it takes a look at all of the fit
+
+        def wanted() -> Job | None:
+            fit = site.current_fit()
+            return None if fit is None else questions_job(fit)
+
+        return cls(wanted, coordinator.engine_jobs, lambda: len(coordinator.removed()))
+
+    def look(self, plants: Sequence[str]) -> str:
+        """See to it; what was done in a line, "" if there was nothing to do."""
+        job = self._wanted()
+        if job is None:
+            return ""
+        present = frozenset(plants) & frozenset(job.units)
+        settled, self._seen = present == self._seen, present  # plants come one after another
+        now, under = self._clock(), (job.to_text(), self._agreed())
+        if not present or not settled or now < self._next:
+            return ""
+        serves = self._under == under and present <= self._served
+        if serves and (now - self._since < self.STARTING or self._runs.alive(self._run)):
+            return ""
+        try:
+            if self._run and self._runs.alive(self._run):
+                self._runs.abort(self._run)
+            self._run = self._runs.submit(job, sorted(present, key=job.units.index))
+        except CounterflowError as error:
+            self._next, self._pause = now + self._pause, min(2 * self._pause, self.LONGEST_PAUSE)
+            return f"questions cannot be answered yet: {error}"
+        self._under, self._served, self._since = under, present, now
+        self._next, self._pause = now + self.PAUSE, self.PAUSE
+        return f"questions are answered for {', '.join(sorted(present))}"
+
+
+# ---- what is thrown away
+
+
+def tidy(folder: Path, kit: Path, rule: Rule, alive: Callable[[str], bool] = lambda run: False) -> int:
+    """Apply a rule to the folder of a party; how many things were thrown away. What cannot be deleted stays.
+
+    At the coordinator these are also the sessions of jobs that are finished and whose part is kept: what was found
+    stays, the messages that it was found from go. Never thrown away: the audit log, the ledger, a plant's sessions (a
+    job that is asked for again answers the same, and costs nothing anew), jobs, finished fits, members.
+    """
+    with contextlib.suppress(OSError):
+        for log in (folder / party.SITE_LOG, folder / party.LOG, *engine().logs(kit)):
+            rotate(log, int(rule.megabytes * 1e6))
+    age = rule.days * DAY
+    gone = engine().prune(kit, folder, age)
+    for path in (folder / "states").glob("*.json"):  # a coordinator's
+        with contextlib.suppress(OSError, StorageError):
+            state, session = CoordinatorSite(folder).state(path.stem), folder / "sessions" / path.stem
+            if not is_old(path, age) or alive(str(state.get("run", ""))):
+                continue
+            if not (folder / "jobs" / path.name).exists():  # of a standing job for questions: nobody has started it
+                path.unlink()
+                gone += 1
+            elif state.get("state") == "finished" and session.is_dir():
+                load_record(folder / "fits" / path.stem)  # it can be read, so that the session is not needed any more
+                shutil.rmtree(session)
+                gone += 1
+    return gone
+
+
+def rotate(log: Path, largest: int) -> None:
+    """Begin a log anew when it is too large; processes that have it open go on writing to it, at its beginning."""
+    if not log.is_file() or log.stat().st_size <= largest:
+        return
+    places = [log.with_name(f"{log.name}.{k}") for k in range(1, GENERATIONS + 1)]
+    for newer, older in zip(reversed(places[:-1]), reversed(places[1:]), strict=True):
+        if newer.exists():
+            os.replace(newer, older)
+    shutil.copyfile(log, places[0])
+    places[0].chmod(0o600)
+    os.truncate(log, 0)
