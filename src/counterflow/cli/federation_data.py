@@ -23,7 +23,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import date, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from counterflow.cli.toml_page import Page, Reader, TomlPath, hint, what
 from counterflow.control import Loop
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 UNIT = ("states", "model", *LETTERS, "inputs", "outputs", "loops")
 PATTERNS = ("tags", "exclude")
 _SIDES = ("inputs", "outputs")
+_SOURCES = ("file", "files", "sql")
 
 
 # ---- units
@@ -65,6 +66,9 @@ class UnitTable:
         return Unit(self.name, states, **sides, loops=self.loops or (() if known is None else known.loops))
 
 
+Data = tuple[Recording, "Preparation | None", dict[str, UnitTable]]  # what was done to logs; None: nothing
+
+
 def units_of(page: Page, more: Sequence[str] = (), patterns: bool | None = False) -> dict[str, UnitTable]:
     """The units that a page describes; ``patterns``: whether their channels are patterns (None: where they look so)."""
     found = {name: _unit(page, name, (*UNIT, *more), patterns) for name in page.unit_names()}
@@ -83,7 +87,7 @@ def _unit(page: Page, name: str, keys: Sequence[str], patterns: bool | None) -> 
         patterns = _has_patterns(table)
     readers: dict[str, Reader] = {
         "states": partial(page.whole, least=1), "model": partial(_stored_model, page, "A" in table),
-        **dict.fromkeys(LETTERS, page.matrix), "loops": partial(loops_of, page),
+        **dict.fromkeys(LETTERS, page.matrix), "loops": partial(_loops, page),
         **dict.fromkeys((*_SIDES, *PATTERNS), partial(_patterns if patterns else _channels, page)),
         "log": partial(page.file, folders=True),
     }  # fmt: skip
@@ -91,37 +95,39 @@ def _unit(page: Page, name: str, keys: Sequence[str], patterns: bool | None) -> 
         Unit(name)  # the name alone, before any file is read
     given = page.read(at, {key: readers[key] for key in keys})
     model, states = given.get("model"), given.get("states")
-    if letters := [letter for letter in LETTERS if letter in given]:
-        if missing := [letter for letter in LETTERS if letter not in given]:
+    letters = {letter: given[letter] for letter in LETTERS if letter in given}
+    if letters:
+        if missing := [letter for letter in LETTERS if letter not in letters]:
             page.refuse(at, f"the model lacks {', '.join(missing)}; give A, B, C, Q and R, or 'model', a file")
         with page.blaming_letter(at):
-            model = LocalModel(**{letter: given[letter] for letter in letters})
+            model = LocalModel(**letters)
     if model is not None and states not in (None, model.states):
         page.refuse((*at, "states"), f"is {states}, but the model has {model.states} states; make them agree")
     states = states if model is None else model.states
-    selection, channels = None, {side: given[side] for side in _SIDES if side in given}
+    loops = tuple(given.get("loops", ()))
     if patterns:
         from counterflow.data import Selection
 
         tags, inputs, exclude = (given.get(key, ()) for key in ("tags", "inputs", "exclude"))
         if not tags and not given.get("outputs"):
             page.refuse(at, "give 'tags', such as tags = \"P1_*\", or 'outputs'")
-        selection, channels = Selection(tags, inputs, given.get("outputs"), exclude, states or 2), {}
+        selection = Selection(tags, inputs, given.get("outputs"), exclude, states or 2)
+        return UnitTable(name, states, model, {}, selection, loops)
+    channels = {side: given[side] for side in _SIDES if side in given}
     for side, named in channels.items():
         if model is not None and len(named) != (count := getattr(model, f"n_{side}")):
             page.refuse((*at, side), f"{len(named)} {side} are named, but the model has {count}")
     if len(channels) == len(_SIDES):
         with page.blaming(at):
             Unit(name, **channels)
-    return UnitTable(name, states, model, channels, selection, tuple(given.get("loops", ())))
+    return UnitTable(name, states, model, channels, None, loops)
 
 
 def _stored_model(page: Page, twice: bool, at: TomlPath, value: Any) -> LocalModel:
     if twice:
         page.refuse((*at[:-1], "A"), "the model is given twice: as a file and in place; give one of them")
-    file = page.file(at, value)
     with page.blaming(at):
-        return load_model(file)
+        return load_model(page.file(at, value))
 
 
 def _channels(page: Page, at: TomlPath, value: Any) -> tuple[Channel, ...]:
@@ -131,19 +137,20 @@ def _channels(page: Page, at: TomlPath, value: Any) -> tuple[Channel, ...]:
     if not value and at[-1] == "outputs":
         page.refuse(at, "is empty; give at least 1")
     readers: dict[str, Reader] = {"name": page.text, "unit": page.text, "limits": page.limits}
-    found: list[Channel] = []
+    found: dict[str, Channel] = {}
     for k, entry in enumerate(value):
         if not isinstance(entry, (str, dict)):
             page.refuse((*at, k), f"must be a name or a table with name, unit and limits, got {what(entry)}")
         given = {"name": entry} if isinstance(entry, str) else page.read((*at, k), readers, ("name",))
         with page.blaming((*at, k)):
-            found.append(Channel(**given))
-        if found[-1].name in [other.name for other in found[:-1]]:
-            page.refuse((*at, k, "name"), f"{found[-1].name!r} is used twice; rename one of them")
-    return tuple(found)
+            channel = Channel(**given)
+        if channel.name in found:
+            page.refuse((*at, k, "name"), f"{channel.name!r} is used twice; rename one of them")
+        found[channel.name] = channel
+    return tuple(found.values())
 
 
-def loops_of(page: Page, at: TomlPath, value: Any) -> list[Loop]:
+def _loops(page: Page, at: TomlPath, value: Any) -> list[Loop]:
     """Controllers: tables [[units.boiler.loops]] with moves, reads, perhaps target, and perhaps a law with its kind."""
 
     def law(at: TomlPath, given: Any) -> Any:
@@ -171,6 +178,7 @@ def _patterns(page: Page, at: TomlPath, value: Any) -> tuple[Any, ...]:
 
 def _has_patterns(table: Mapping[str, Any]) -> bool:
     """Whether a unit takes the columns of its own log by pattern."""
+
     sides = [table[side] for side in _SIDES if side in table]
     entries = [entry for side in sides if isinstance(side, list) for entry in side]
     return (
@@ -184,8 +192,7 @@ def _has_patterns(table: Mapping[str, Any]) -> bool:
 # ---- data
 
 
-@dataclass(frozen=True)
-class DataTable:
+class DataTable(NamedTuple):
     """What ``[data]`` says: the table that the units share, if there is one, how tables are read, and the grid."""
 
     source: list[Path] | tuple[str, str] | None  # files, or a query and its database
@@ -221,17 +228,15 @@ def _data_table(page: Page, dt: float | None) -> DataTable:
         {each.name: kinds[str(each.type).removesuffix(" | None")] for each in fields(kind)}
         for kind in (TableOptions, Rules)
     )
-    sources: dict[str, Reader] = {
-        "file": partial(page.file, folders=True), "files": files, "sql": page.text, "database": database
-    }  # fmt: skip
+    file = partial(page.file, folders=True)
+    sources: dict[str, Reader] = {"file": file, "files": files, "sql": page.text, "database": database}
     given = page.read(("data",), {**sources, **of_table, **of_grid})
-    there = [key for key in ("file", "files", "sql") if key in given]
+    there = [key for key in _SOURCES if key in given]
     if len(there) > 1:
         page.refuse(("data", there[1]), f"{there[0]!r} stands there, too; give one of them")
     for key, other in (("sql", "database"), ("database", "sql")):
         if key in given and other not in given:
             page.refuse(("data", key), f"it goes with {other!r}; give both")
-    source = (given["sql"], given["database"]) if "sql" in given else given.get("files")
     reading, rules = ({key: given[key] for key in given if key in names} for names in (of_table, of_grid))
     named = ("time", "header_word", "tag", "value", "quality", "sheet")  # that they are there only the table tells
     tried = {key: value for key, value in reading.items() if key not in named}
@@ -239,13 +244,11 @@ def _data_table(page: Page, dt: float | None) -> DataTable:
     page.made(("data",), Rules, rules, {})
     if dt is not None and rules.setdefault("dt", dt) != dt:
         page.refuse(("data", "dt"), f"is {rules['dt']:g}, [federation] has {dt:g}; give it once")
-    return DataTable([given["file"]] if "file" in given else source, reading, rules)
+    query = (given["sql"], given["database"]) if "sql" in given else None
+    return DataTable(query or ([given["file"]] if "file" in given else given.get("files")), reading, rules)
 
 
-# ---- recordings
-
-
-def read_recording(page: Page, file: Path, dt: float | None) -> tuple[Recording, None, dict[str, UnitTable]]:
+def read_recording(page: Page, file: Path, dt: float | None) -> Data:
     """A recording that is stored, its units as the page describes them."""
     units = units_of(page, ("log",))
     with page.blaming(("federation", "recording")):
@@ -272,7 +275,7 @@ def read_recording(page: Page, file: Path, dt: float | None) -> tuple[Recording,
     return replace(stored, parts=parts), None, units
 
 
-def read_data(page: Page, dt: float | None) -> tuple[Recording, Preparation | None, dict[str, UnitTable]]:
+def read_data(page: Page, dt: float | None) -> Data:
     """The recording of one table that all units share, or of their own logs."""
     from counterflow.data import Rules, open_table, prepare
     from counterflow.data.databases import open_query
@@ -281,7 +284,7 @@ def read_data(page: Page, dt: float | None) -> tuple[Recording, Preparation | No
     if data.source is None:
         return _read_logs(page, data, dt or 1.0)
     units = units_of(page, PATTERNS, patterns=True)
-    where: TomlPath = ("data", next(key for key in ("file", "files", "sql") if page.has("data", key)))
+    where: TomlPath = ("data", next(key for key in _SOURCES if page.has("data", key)))
     with page.blaming(where):
         if isinstance(data.source, tuple):
             table = open_query(*data.source, **data.reading)
@@ -306,9 +309,7 @@ def _choose(page: Page, units: Mapping[str, UnitTable], table: Table) -> list[Ch
         page.refuse(path, str(error))
 
 
-def _read_logs(
-    page: Page, data: DataTable, dt: float
-) -> tuple[Recording, Preparation | None, dict[str, UnitTable]]:
+def _read_logs(page: Page, data: DataTable, dt: float) -> Data:
     """The recording of logs that each unit has of its own: by time where all of them have dates, else row by row."""
     from counterflow.cli.unit_logs import has_dates, open_log, read_log
     from counterflow.data import Chosen, Rules
@@ -333,7 +334,7 @@ def _read_logs(
             inputs, outputs = (tuple((each.name, each) for each in unit.channels.get(side, ())) for side in _SIDES)
             chosen[name] = Chosen(name, inputs, outputs, unit.states or 2)
         else:
-            chosen[name] = _choose(page, {name: unit}, tables[name])[0]
+            (chosen[name],) = _choose(page, {name: unit}, tables[name])
     if by_time:
         with page.blaming(("units",)):
             recording, reports = align(tables, chosen, Rules(**{"drop_constant": False, **data.rules}))
@@ -344,10 +345,9 @@ def _read_logs(
     described = []
     for name, own in chosen.items():
         with page.blaming(("units", name, "log")):
-            channels = ([channel for _, channel in side] for side in (own.inputs, own.outputs))
-            columns = ([column for column, _ in side] for side in (own.inputs, own.outputs))
-            described.append(Unit(name, own.states, *channels))
-            logs[name] = read_log(tables[name], *columns)
+            sides = (own.inputs, own.outputs)
+            described.append(Unit(name, own.states, *([channel for _, channel in side] for side in sides)))
+            logs[name] = read_log(tables[name], *([column for column, _ in side] for side in sides))
             first = next(iter(logs))
             if len(logs[name][0]) != len(logs[first][0]):
                 raise ModelError(

@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from counterflow.arrays import block_diagonal
-from counterflow.cli import federation_data
+from counterflow.cli.federation_data import read_data, read_recording, units_of
 from counterflow.cli.toml_page import Page, Reader, TomlPath, hint, quoted, shown, written
 from counterflow.exchange.log_rows import LogOptions
 from counterflow.exchange.registry import FEDERATED
@@ -83,10 +83,7 @@ def read_federation(path: str | Path) -> Federation:
     dt, stored = head.get("dt"), head.get("recording")
     if stored is not None and page.has("data"):
         page.refuse(("data",), "there is a recording, too; give one of them")
-    if stored is not None:
-        recording, preparation, units = federation_data.read_recording(page, stored, dt)
-    else:
-        recording, preparation, units = federation_data.read_data(page, dt)
+    recording, preparation, units = read_data(page, dt) if stored is None else read_recording(page, stored, dt)
     models = {name: unit.model for name, unit in units.items() if unit.model is not None}
     parts = dict(recording.items())
     for name, unit in units.items():
@@ -126,24 +123,18 @@ def _privacy(page: Page) -> Privacy | None:
 
 def _options(page: Page, head: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """The method of a fit and its options, checked one by one and then together."""
-    at: TomlPath = ("federation", "method")
     method = head.get("method", "sufficient")
     if method not in METHODS:
-        page.refuse(at, f"{method!r} is not one of {', '.join(METHODS)}{hint(method, METHODS)}")
+        page.refuse(("federation", "method"), f"{method!r} is not one of {', '.join(METHODS)}{hint(method, METHODS)}")
     if method == "oracle":
-        page.refuse(at, "'oracle' needs the true plant, which a federation does not have")
+        page.refuse(("federation", "method"), "'oracle' needs the true plant, which a federation does not have")
     given = page.table(("options",))
     if "estimate" in head and "estimate" in given:
         page.refuse(("options", "estimate"), "stands in [federation], too; give it once")
     kind = _kind_of(method, given)
-
-    def parse(**options: Any) -> None:
-        kind.parse(method, options)
-
     own = {key: head[key] for key in ("estimate",) if key in head}
-    page.made(("federation",), parse, own, {})
-    page.made(("options",), parse, given, {})
-    page.made(("options",), parse, own | given, {})
+    for at, options in (("federation", own), ("options", given), ("options", own | given)):
+        page.made((at,), lambda **options: kind.parse(method, options), options, {})
     return method, own | given
 
 
@@ -159,11 +150,12 @@ def read_plant(path: str | Path) -> Plant:
     page = Page(Path(path))
     page.table((), ("plant", "units", "couplings"))
     dt = page.read(("plant",), {"dt": page.seconds}).get("dt", 1.0)
-    described = federation_data.units_of(page)
-    models = {name: unit.model for name, unit in described.items() if unit.model is not None}
-    for name in described:
-        if name not in models:
+    described = units_of(page)
+    models = {}
+    for name, unit in described.items():
+        if unit.model is None:
             page.refuse(("units", name), "it has no model; give 'model' (a file) or A, B, C, Q and R")
+        models[name] = unit.model
     blocks = {letter: block_diagonal([getattr(model, letter) for model in models.values()]) for letter in LETTERS}
     with page.blaming(("units",)):
         plant = Plant(units=tuple(unit.unit() for unit in described.values()), **blocks, dt=dt)

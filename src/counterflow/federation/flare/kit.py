@@ -136,8 +136,9 @@ def harden(kit: Path, home: Path, unit: str = "", members: Path | None = None) -
         files["privacy.json"] = {"scopes": [scope], "default_scope": SCOPE}
     local = kit / "local"
     local.mkdir(exist_ok=True)
-    for left in (*local.glob("*.json.default"), *local.glob("*.json.sample")):
-        left.unlink()  # FLARE would read a default where ours is missing
+    for name in ("resources.json", "authorization.json", "privacy.json"):
+        for ending in ("default", "sample"):
+            (local / f"{name}.{ending}").unlink(missing_ok=True)  # FLARE would read a default where ours is missing
     for name, content in files.items():
         replace_json(local / name, content)
     kit.chmod(0o700)

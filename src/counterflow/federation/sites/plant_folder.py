@@ -74,8 +74,7 @@ class PlantFolder(Party):
         made._check(text, recording, model)
         with party.new(folder, "join"):
             made.site.bind(recording, model, text, begins)
-            if made.ledger is not None and not made.ledger.exists():
-                Ledger.create(made.ledger, unit, budget, made.policy.delta, made.policy.window).close()
+            made._open_budget(budget)
             made._ask_to_join(recording)
             made.write()
         return made
@@ -192,11 +191,7 @@ class PlantFolder(Party):
                 f"{self.label} was not welcomed yet: send {self.join_file} to the coordinator, and give its answer: "
                 f"counterflow federation join {self.folder} --welcome {self.unit}.welcome"
             )
-        with self._books() as (log, ledger):
-            if log is not None and ledger is not None:
-                reconcile(log, ledger)  # settles what a crash has left unsettled
-            elif found := differences(log, ledger, self.unit):
-                raise StorageError(found[0].text, code="old")
+        self._check_books()
         engine().prepare(self.kit, self.folder, self.unit)
 
     def bind(self, recording: Recording | None, model: LocalModel | None, policy: str = "", begins: str = "") -> None:
@@ -235,10 +230,22 @@ class PlantFolder(Party):
         folder = self.policy.ledger
         return None if folder is None else ledger_path(folder, self.unit)
 
+    def _open_budget(self, budget: float) -> None:
+        if self.ledger is not None and not self.ledger.exists():
+            Ledger.create(self.ledger, self.unit, budget, self.policy.delta, self.policy.window).close()
+
     def differences(self) -> tuple[Caveat, ...]:
         """How ledger and audit log differ."""
         with self._books() as (log, ledger):
             return differences(log, ledger, self.unit)
+
+    def _check_books(self) -> None:
+        """Refuse books of which one is lost, or older than the other; settle what a crash has left unsettled."""
+        with self._books() as (log, ledger):
+            if log is not None and ledger is not None:
+                reconcile(log, ledger)
+            elif found := differences(log, ledger, self.unit):
+                raise StorageError(found[0].text, code="old")
 
     @contextmanager
     def _books(self) -> Iterator[tuple[Audit | None, Ledger | None]]:
