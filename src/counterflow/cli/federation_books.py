@@ -72,11 +72,7 @@ def audit(
 
 
 def syslog_line(record: dict[str, Any]) -> str:
-    """A record as RFC 5424 has it, on one line: whatever others have put into it cannot begin another.
-
-    >>> print(syslog_line({"number": 7, "time": "2026-01-01T00:00:00.000+00:00", "event": "left", "job": 'a"]'}))
-    <109>1 2026-01-01T00:00:00.000+00:00 - counterflow - left [counterflow@32473 number="7" job="a\\"\\]"]
-    """
+    """A record as RFC 5424 has it, on one line: whatever others have put into it cannot begin another."""
     priority = 8 * _AUDIT_FACILITY + _SEVERITY.get(record["event"], _INFORMATION)
     fields = {name: value for name, value in record.items() if name not in ("time", "event")}
     told = " ".join(f'{_clean(name)}="{_clean(value)}"' for name, value in fields.items())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Annotated, Any
@@ -20,7 +20,7 @@ from counterflow.cli.output import INTERRUPTED, NOT_CONVERGED, OK, Format, Line,
 from counterflow.errors import OptionError, StorageError
 from counterflow.exchange.registry import method_of
 from counterflow.federation import job_gate
-from counterflow.federation.engine import engine
+from counterflow.federation.engine import Progress, engine
 from counterflow.federation.job import Job
 from counterflow.federation.parts import saved_server
 from counterflow.federation.sites import members, party
@@ -29,9 +29,6 @@ from counterflow.federation.sites.plant_folder import PlantFolder
 from counterflow.fits.storage import load_record
 from counterflow.printable import shown
 from counterflow.privacy import Privacy
-
-_Tell = Callable[[dict[str, Any]], None]
-
 
 _PRIVACY = optional({
     "epsilon": (float, "With privacy: of this job, for every plant."),
@@ -70,8 +67,11 @@ def fit(
     """
     engine().require()
     coordinator = CoordinatorFolder.open(folder)
+    names = () if units is None else tuple(name.strip() for name in units.split(","))
+    if not all(names):
+        raise OptionError(f"--units {units!r}: give names with commas between them.")
     described: dict[str, Any] = {
-        "method": method, "units": _names(units), "options": _options(option or (), known_edges(edge, forbid)),
+        "method": method, "units": names, "options": _options(option or (), known_edges(edge, forbid)),
         "seed": seed,
         "privacy": _privacy(private), "from_logs": from_logs, "begins": begins,
     }  # fmt: skip
@@ -96,7 +96,15 @@ def fit(
             err=True,
         )
         raise typer.Exit(INTERRUPTED) from None
-    told = _result(coordinator, job, state, time.monotonic() - began)
+    saved = coordinator.folder / "fits" / job.id
+    part, record = saved_server(coordinator.folder, job.id)[1], load_record(saved)
+    told = {
+        "id": job.id, "method": job.method, "units": list(job.units),
+        **output.fit_json(record.status, record.traffic), "seconds": time.monotonic() - began,
+        "exchanges": state.get("exchanges"),
+        "privacy": None if job.privacy is None else picked(job.privacy, "epsilon delta release"),
+        "saved": saved, "caveats": list(part.caveats),
+    }  # fmt: skip
     return Told(told, _shown(told), OK if told["status"]["converged"] else NOT_CONVERGED)
 
 
@@ -122,17 +130,6 @@ def _job(coordinator: CoordinatorFolder, job_id: str | None, given: dict[str, An
     return known
 
 
-def _result(coordinator: CoordinatorFolder, job: Job, state: dict[str, Any], seconds: float) -> dict[str, Any]:
-    saved = coordinator.folder / "fits" / job.id
-    part, record = saved_server(coordinator.folder, job.id)[1], load_record(saved)
-    return {
-        "id": job.id, "method": job.method, "units": list(job.units),
-        **output.fit_json(record.status, record.traffic), "seconds": seconds, "exchanges": state.get("exchanges"),
-        "privacy": None if job.privacy is None else picked(job.privacy, "epsilon delta release"),
-        "saved": saved, "caveats": list(part.caveats),
-    }  # fmt: skip
-
-
 def _shown(told: dict[str, Any]) -> Iterator[Part]:
     status, traffic = told["status"], told["traffic"]
     ended, style = ("converged", "bold") if status["converged"] else ("NOT converged", "red")
@@ -144,7 +141,7 @@ def _shown(told: dict[str, Any]) -> Iterator[Part]:
 
 
 @contextmanager
-def _progress(coordinator: CoordinatorFolder, job: Job, wanted: Format) -> Iterator[_Tell]:
+def _progress(coordinator: CoordinatorFolder, job: Job, wanted: Format) -> Iterator[Progress]:
     """A line that changes on a terminal; for JSON and for files, nothing."""
     if wanted is Format.json or not sys.stdout.isatty():
         yield lambda state: None
@@ -166,15 +163,6 @@ def _progress(coordinator: CoordinatorFolder, job: Job, wanted: Format) -> Itera
             line.update(Text(", ".join([*words, f"{time.monotonic() - began:.0f} s"])))
 
         yield tell
-
-
-def _names(text: str | None) -> tuple[str, ...]:
-    if text is None:
-        return ()
-    names = tuple(name.strip() for name in text.split(","))
-    if not all(names):
-        raise OptionError(f"--units {text!r}: give names with commas between them.")
-    return names
 
 
 def _options(given: Sequence[str], known: Mapping[str, Any]) -> dict[str, Any]:
