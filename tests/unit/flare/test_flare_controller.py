@@ -75,6 +75,7 @@ class Context:
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.fsync", lambda handle: None)
+    monkeypatch.setattr(controller, "end_with_parent", lambda: None)
     monkeypatch.setattr(controller, "_PAUSE", 0.001)
     monkeypatch.setattr(controller, "_START", 0.1)
     monkeypatch.setattr(controller, "_LOOK", 0.01)
