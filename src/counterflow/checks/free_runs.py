@@ -23,7 +23,7 @@ from counterflow.checks.verdicts import Check, Kind, Trouble
 from counterflow.errors import CounterflowError, DataError, OptionError
 from counterflow.exchange.part import UnitPart
 from counterflow.filtering import kalman_filter
-from counterflow.learning.linear_model import simulated
+from counterflow.learning.model import simulated
 
 if TYPE_CHECKING:
     import polars

@@ -31,7 +31,7 @@ def network_checks(material: Material) -> list[Check]:
 
 def _precision(material: Material) -> Check:
     """Which inputs' effects on other units are known well enough, by what members say of steps."""
-    doubts = {(each.input, each.unit): each.doubt for each in material.grounded.step_doubts() if each.clear}
+    doubts = material.grounded.step_doubts()
     bad = [pair for pair, doubt in doubts.items() if doubt > DOUBTFUL]
     # how often an effect of such a doubt had an R² below 0.8 on plants whose truth is known: check-before-answers.md
     wrong = [doubt / (doubt + HALF) if np.isfinite(doubt) else 1.0 for doubt in doubts.values()]

@@ -114,48 +114,20 @@ def sparse_weights(
 
 
 def refined_weights(
-    gram: FloatArray, cross: FloatArray, energy: FloatArray, rows: FloatArray, variance: FloatArray, noise: FloatArray
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Weights of features that were chosen before, from other sums: none enters, none leaves.
+    gram: FloatArray, cross: FloatArray, energy: float, rows: float, variance: FloatArray, noise: float
+) -> tuple[FloatArray, FloatArray, float]:
+    """Mean and prior variance (a,) of weights that were chosen before, and noise, from other sums.
 
-    For p problems side by side, such as the targets of several replicates, each with at most a features.
-
-    Parameters
-    ----------
-    gram : (p, a, a), cross : (p, a), energy : (p,). Of the chosen features only, padded with anything.
-    rows : (p,), how many were summed.
-    variance : (p, a), prior variances as they were found; zero: there is no such feature.
-    noise : (p,), as it was found.
-
-    Returns
-    -------
-    mean : (p, a), variance : (p, a), noise : (p,)
+    None enters or leaves. ``variance`` (a,), ``noise``: as they were found.
     """
-    there = variance > 0
-    gram = np.where(there[:, :, None] & there[:, None, :], gram, 0.0)
-    cross = np.where(there, cross, 0.0)
-    floor = np.maximum(LEAST_NOISE * energy / np.maximum(rows, 1.0), np.finfo(np.float64).tiny)
+    floor, every = max(LEAST_NOISE * energy / max(rows, 1.0), np.finfo(np.float64).tiny), np.arange(len(cross))
     for _ in range(ROUNDS):
-        mean, spread = _posteriors(gram, cross, noise, variance)
-        old = np.where(there, variance, 1.0)
-        left = energy - 2 * np.einsum("pa,pa->p", mean, cross) + np.einsum("pa,pab,pb->p", mean, gram, mean)
-        used = np.where(there, 1.0 - spread / old, 0.0).sum(axis=1)
-        noise = np.maximum(left / np.maximum(rows - used, 1.0), floor)
-        s, q = 1 / spread - 1 / old, mean / spread  # as in ``_outside``
-        variance = np.where(there & (q * q > s) & (s > 0), (q * q - s) / np.where(s > 0, s, 1.0) ** 2, variance)
-    return _posteriors(gram, cross, noise, variance)[0], variance, noise
-
-
-def _posteriors(
-    gram: FloatArray, cross: FloatArray, noise: FloatArray, variance: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Means (p, a) and variances (p, a) of the weights of p problems; 0 and 1 where there is no feature."""
-    precision = gram / noise[:, None, None]
-    at = np.arange(cross.shape[1])
-    precision[:, at, at] += np.where(variance > 0, 1 / np.where(variance > 0, variance, 1.0), 1.0)
-    covariance = np.linalg.inv(precision)
-    mean = np.einsum("pab,pb->pa", covariance, cross / noise[:, None])
-    return np.asarray(mean), np.asarray(covariance[:, at, at])
+        mean, covariance = _posterior(gram, cross, noise, every, variance)
+        spread = np.diag(covariance)
+        noise = _noise(gram, cross, energy, rows, noise, every, variance, floor)
+        s, q = 1 / spread - 1 / variance, mean / spread  # as in ``_outside``
+        variance = np.where((q * q > s) & (s > 0), (q * q - s) / np.where(s > 0, s, 1.0) ** 2, variance)
+    return _posterior(gram, cross, noise, every, variance)[0], variance, noise
 
 
 def _posterior(

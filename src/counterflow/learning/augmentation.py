@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import UnidentifiedError
-from counterflow.learning.block_moments import LEAST_ROWS, BlockMoments, Rows, block_moments_of, running
-from counterflow.learning.completion import Gaps, impute_draw, predict_rows
+from counterflow.learning.block_moments import LEAST_ROWS, BlockMoments, Rows, block_moments_of
+from counterflow.learning.completion import Gaps, impute_draw
 from counterflow.learning.known_edges import KnownEdges
-from counterflow.learning.network import SPANS
+from counterflow.learning.network import SPANS, foretold, running
 from counterflow.learning.regression import JUDGE, left_noise, slow_target, way_weights
 
 DRAWS = 4  # records with other draws of what is missing, if anything is
@@ -85,7 +85,7 @@ def drop_outliers(rows: Rows, known: KnownEdges | None = None, kept: Collection[
         (weights,), *_ = way_weights(record, products, np.ones(len(products.blocks)), JUDGE, known, curved=False)
         z = (record.z - products.level) / products.scale
         memory = products.memory
-        e = z[memory:, :r] - predict_rows(z, weights.reshape(len(products.spans), -1, r), products.spans)
+        e = z[memory:, :r] - foretold(z, weights.reshape(len(products.spans), -1, r), products.spans)
         there = read[memory:, :r]
         usual = np.array([np.median(np.abs(e[known_, i])) if known_.any() else 0.0 for i, known_ in enumerate(there.T)])
         wild = there & (np.abs(e) > WILD_READING * np.maximum(usual, 1e-6) / NORMAL_MEDIAN)

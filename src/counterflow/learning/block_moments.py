@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import UnidentifiedError
-from counterflow.learning.network import RECENT, SPANS, IntArray, owners
+from counterflow.learning.network import RECENT, SPANS, IntArray, owners, recent, running
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -374,11 +374,6 @@ def block_moments_of(rows: Rows, like: BlockMoments | None = None, curved: bool 
     return replace(empty, blocks=blocks, used=len(summed), read=read)
 
 
-def running(z: FloatArray) -> FloatArray:
-    """(T + 1, m): sums of the rows before each."""
-    return np.vstack([np.zeros(z.shape[1]), np.cumsum(z, axis=0)])
-
-
 def block_length(rows: int) -> int:
     """Rows of a block in a record of so many rows.
 
@@ -423,8 +418,8 @@ def _size(spread: FloatArray) -> FloatArray:
 
 
 def _multiplied(z: FloatArray, at: NDArray[np.intp], pairs: IntArray) -> FloatArray:
-    recent = np.mean([z[at - k] for k in range(1, RECENT + 1)], axis=0)
-    return np.asarray(recent[:, pairs[:, 0]] * recent[:, pairs[:, 1]])
+    mean = recent(z, at)
+    return np.asarray(mean[:, pairs[:, 0]] * mean[:, pairs[:, 1]])
 
 
 def _pair_scale(z: FloatArray, at: NDArray[np.intp], pairs: IntArray) -> tuple[FloatArray, FloatArray]:

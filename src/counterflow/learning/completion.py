@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
-from counterflow.learning.network import IntArray, Network
+from counterflow.learning.network import IntArray, Network, foretold
 
 WEAK = 0.01  # precision of a number's own spread: decides only where nothing else does
 CLOSE = 1e-3  # of the first gradient, at which conjugate gradients stop
@@ -61,7 +61,7 @@ def impute_draw(
 
     def apply(d: FloatArray) -> FloatArray:
         """Γ^-½ G d of rows p, ..., T - 1."""
-        return np.asarray((d[p:] - predict_rows(d, own, spans)) @ root)
+        return np.asarray((d[p:] - foretold(d, own, spans)) @ root)
 
     def back(e: FloatArray) -> FloatArray:
         """Its adjoint, (T, r)."""
@@ -71,7 +71,7 @@ def impute_draw(
         return out
 
     known = np.where(open_, 0.0, gaps.values)
-    fixed = predict_rows(inputs, driven, spans) + (0.0 if extra is None else extra[p:])
+    fixed = foretold(inputs, driven, spans) + (0.0 if extra is None else extra[p:])
     wanted = fixed @ root - apply(known)
     prior = np.where(np.isfinite(gaps.variance), gaps.values / np.where(open_, gaps.variance, 1.0), 0.0) * open_
     if rng is not None:
@@ -115,26 +115,15 @@ def impute_mean(network: Network, z: FloatArray, rng: np.random.Generator | None
             break
         if again:
             whole = np.hstack([start, z[:, r:]])
-            straight = predict_rows(whole, linear, network.spans)
+            straight = foretold(whole, linear, network.spans)
             extra = np.vstack([np.zeros((p, r)), mean.predicted(whole)[0] - straight])
         last = rng if again or not network.curved else None
         start = impute_draw(gaps, z[:, r:], linear, network.spans, network.noise, start, last, extra)
     return np.hstack([start, z[:, r:]])
 
 
-def predict_rows(z: FloatArray, weights: FloatArray, spans: IntArray) -> FloatArray:
-    """(T - p, r): what columns z (T, k) foretell of rows p, ..., with weights (b, k, r)."""
-    T, p = len(z), int(spans[-1, 1])
-    total = np.vstack([np.zeros(z.shape[1]), np.cumsum(z, axis=0)])
-    rows = np.arange(p, T)
-    out = np.zeros((T - p, weights.shape[2]))
-    for (first, last), part in zip(spans, weights, strict=True):
-        out += (total[rows - first + 1] - total[rows - last]) @ (part / (last - first + 1))
-    return out
-
-
 def _told_by(e: FloatArray, weights: FloatArray, spans: IntArray, T: int) -> FloatArray:
-    """(T, k): the adjoint of ``predict_rows`` for e (T - p, r)."""
+    """(T, k): the adjoint of ``foretold`` for e (T - p, r)."""
     p = int(spans[-1, 1])
     total = np.zeros((T + p + 2, e.shape[1]))  # running sums of e, row t + 1: up to row t; zero before p, held after T
     total[p + 1 : T + 1] = np.cumsum(e, axis=0)

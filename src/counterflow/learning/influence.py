@@ -9,8 +9,7 @@ does to m in the end, through whichever units it passes.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,7 @@ from counterflow.arrays import FloatArray
 from counterflow.errors import UnknownNameError
 from counterflow.filtering.covariances import lyapunov
 from counterflow.frames import as_pandas
+from counterflow.learning.information import positions
 from counterflow.learning.network import Network
 from counterflow.learning.uncertainty import Uncertainty
 
@@ -143,53 +143,25 @@ def influence_graph(
     A: FloatArray, B: FloatArray, observation: FloatArray, spread: Uncertainty, rate: float = 0.05
 ) -> InfluenceGraph:
     """Test and measure every ordered pair of units."""
-    record = spread.parameters.record
-    names = record.names
-    pairs = [(m, n) for m in range(len(names)) for n in range(len(names)) if m != n]
-    values = spread.parameters.pack(np.hstack([A, B]))
-    P = A.shape[0]
-    owner = np.zeros((P, P + B.shape[1]))
-    kind = np.zeros_like(owner)
-    kind[:, P:] = 1
-    for m, n in pairs:
-        owner[record.state_slices[m], record.state_slices[n]] = 1 + m * len(names) + n
-        inputs = record.input_slices[n]
-        owner[record.state_slices[m], P + inputs.start : P + inputs.stop] = 1 + m * len(names) + n
-    owners, kinds = spread.parameters.pack(owner).astype(int), spread.parameters.pack(kind).astype(int)
-    tests: dict[tuple[int, int], tuple[float, ...]] = dict.fromkeys(pairs, (1.0, 1.0, 1.0))
-    errors = dict.fromkeys(pairs, np.nan)
-    possible = np.array([n in spread.parameters.causes[m] for m, n in pairs], bool)
-    for m, n in itertools.compress(pairs, possible):
-        mine = owners == 1 + m * len(names) + n
-        tests[m, n] = tuple(
-            _wald(values, spread.covariance, mask) for mask in (mine, mine & (kinds == 0), mine & (kinds == 1))
-        )
-        errors[m, n] = _relative_error(values[mine], spread.covariance[np.ix_(mine, mine)])
-    q_values = np.ones(len(pairs))
-    q_values[possible] = _benjamini_hochberg(np.array([tests[pair][0] for pair in pairs])[possible])
-    kept = {pair: bool(q <= rate) for pair, q in zip(pairs, q_values, strict=True)}
-    reached = reach(_kept_edges(len(names), kept))
+    parameters, record = spread.parameters, spread.parameters.record
+    values, (rows, columns), P = parameters.pack(np.hstack([A, B])), positions(parameters), len(A)
+    count, units = len(record.names), np.arange(len(record.names))
+    effects = np.repeat(units, record.states)[rows]
+    causes = np.concatenate([np.repeat(units, record.states), np.repeat(units, record.inputs)])[columns]
+    tests, errors = np.ones((count, count, 3)), np.full((count, count), np.nan)
+    possible = np.zeros((count, count), bool)
+    for m, n in _pairs(count):
+        possible[m, n] = n in parameters.causes[m]
+        if possible[m, n]:
+            mine = (effects == m) & (causes == n)
+            for k, block in enumerate((mine, mine & (columns < P), mine & (columns >= P))):
+                tests[m, n, k] = _wald(values, spread.covariance, block)
+            errors[m, n] = _relative_error(values[mine], spread.covariance[np.ix_(mine, mine)])
+    q_values = np.ones((count, count))
+    q_values[possible] = _benjamini_hochberg(tests[possible, 0])
     total, direct = strengths(A, B, observation, record.state_slices, record.input_slices)
-    edges = tuple(
-        Edge(
-            cause=names[n], effect=names[m], p_value=tests[m, n][0], p_value_A=tests[m, n][1],
-            p_value_B=tests[m, n][2], q_value=float(q), direct=kept[m, n], reaches=bool(reached[m, n]),
-            direct_strength=float(direct[m, n]), total_strength=float(total[m, n]), possible=bool(can),
-            direct_interval=_tested_ends(float(direct[m, n]), errors[m, n], tests[m, n][0]),
-        )
-        for (m, n), q, can in zip(pairs, q_values, possible, strict=True)
-    )  # fmt: skip
-    return InfluenceGraph(names, edges, rate)
-
-
-def _relative_error(values: FloatArray, covariance: FloatArray) -> float:
-    """Standard error of the norm of a block, as a part of it: about that of what the block does."""
-    size = float(np.linalg.norm(values))
-    known = np.isfinite(np.diag(covariance))
-    if not size or not known.any():
-        return float("nan")
-    toward = values[known] / size
-    return float(np.sqrt(max(toward @ covariance[np.ix_(known, known)] @ toward, 0.0))) / size
+    ends = {pair: _tested_ends(float(direct[pair]), errors[pair], tests[pair][0]) for pair in _pairs(count)}
+    return _graph(record.names, rate, tests, q_values, q_values <= rate, possible, total, direct, ends)
 
 
 def network_graph(network: Network, rate: float = 0.05) -> InfluenceGraph:
@@ -202,65 +174,73 @@ def network_graph(network: Network, rate: float = 0.05) -> InfluenceGraph:
     movements of the effect's standardised numbers over ``FOLLOWED`` rows after one of the cause's numbers or inputs has
     been shifted by one standard deviation for good.
     """
-    names, count = network.names, len(network.names)
-    pairs = [(m, n) for m in range(count) for n in range(count) if m != n]
-    r, owner = network.size, network.owner
-    target, source_number = owner[:r], np.arange(len(owner)) < r
-    tests = {}
-    for m, n in pairs:
-        block = network.in_use[:, owner == n][:, :, target == m]
-        numbers = source_number[owner == n]
-        tests[m, n] = tuple(_absent(part) for part in (block, block[:, numbers], block[:, ~numbers]))
-    possible = np.array([network.known is None or network.known.allows(names[n], names[m]) for m, n in pairs], bool)
-    p_values = np.array([tests[pair][0] for pair in pairs])
-    q_values = np.ones(len(pairs))
-    order = np.flatnonzero(possible)[np.argsort(p_values[possible], kind="stable")]
-    q_values[order] = np.cumsum(p_values[order]) / np.arange(1, len(order) + 1)
-    sure = {pair: bool(q <= rate and can) for pair, q, can in zip(pairs, q_values, possible, strict=True)}
-    total, direct, ends = _network_strengths(network, [pair for pair in pairs if tests[pair][0] < 1])
-    kept = {pair: bool(sure[pair] and direct[pair] >= MATTERS * total[pair]) for pair in pairs}
-    reached = reach(_kept_edges(count, kept))
-    edges = tuple(
-        Edge(
-            cause=names[n], effect=names[m], p_value=tests[m, n][0], p_value_A=tests[m, n][1],
-            p_value_B=tests[m, n][2], q_value=float(q), direct=kept[m, n], reaches=bool(reached[m, n]),
-            direct_strength=direct[m, n], total_strength=float(total[m, n]), possible=bool(can),
-            direct_interval=ends[m, n],
-        )
-        for (m, n), q, can in zip(pairs, q_values, possible, strict=True)
-    )  # fmt: skip
-    return InfluenceGraph(names, edges, rate)
+    names, count, r, owner = network.names, len(network.names), network.size, network.owner
+    target, number = owner[:r], np.arange(len(owner)) < r
+    tests, possible, q_values = np.ones((count, count, 3)), np.zeros((count, count), bool), np.ones((count, count))
+    total, direct, ends = np.zeros((count, count)), np.zeros((count, count)), dict.fromkeys(_pairs(count), (0.0, 0.0))
+    for n in range(count):
+        mine = owner == n
+        whole = np.cumsum(network.responses(np.flatnonzero(mine), FOLLOWED), axis=0)
+        for m in range(count):
+            theirs = target == m
+            total[m, n] = _rms(whole[:, theirs])
+            if m == n:
+                continue
+            possible[m, n] = network.known is None or network.known.allows(names[n], names[m])
+            for k, columns in enumerate((mine, mine & number, mine & ~number)):
+                tests[m, n, k] = _absent(network.in_use[:, columns][:, :, theirs])
+            if tests[m, n, 0] < 1:
+                apart = np.cumsum(network.responses(np.flatnonzero(mine), FOLLOWED, cut=(m, n)), axis=0)
+                direct[m, n] = _rms((whole - apart)[:, theirs])
+                sizes = np.sqrt(np.square(network.linear[:, :, mine][..., theirs]).sum(axis=(1, 2, 3)))
+                error = float(sizes.std(ddof=1) / max(float(sizes.mean()), 1e-300)) * network.widening
+                ends[m, n] = _ends(float(direct[m, n]), error)
+    at = np.array([pair for pair in _pairs(count) if possible[pair]], int).reshape(-1, 2)
+    at = at[np.argsort(tests[at[:, 0], at[:, 1], 0], kind="stable")]
+    q_values[at[:, 0], at[:, 1]] = np.cumsum(tests[at[:, 0], at[:, 1], 0]) / np.arange(1, len(at) + 1)
+    kept = (q_values <= rate) & (direct >= MATTERS * total)
+    return _graph(names, rate, tests, q_values, kept, possible, total, direct, ends)
+
+
+def _pairs(count: int) -> list[tuple[int, int]]:
+    """(effect, cause), by effect."""
+    return [(m, n) for m in range(count) for n in range(count) if m != n]
+
+
+def _graph(
+    names: tuple[str, ...], rate: float, tests: FloatArray, q_values: FloatArray, kept: NDArray[np.bool_],
+    possible: NDArray[np.bool_], total: FloatArray, direct: FloatArray,
+    ends: Mapping[tuple[int, int], tuple[float, float] | None],
+) -> InfluenceGraph:  # fmt: skip
+    """From figures (effect, cause) of all pairs."""
+    kept = kept & possible
+    reached = reach(kept)
+    edges = []
+    for m, n in _pairs(len(names)):
+        either, states, inputs = (float(p) for p in tests[m, n])
+        edges.append(
+            Edge(
+                names[n], names[m], either, states, inputs, float(q_values[m, n]), bool(kept[m, n]),
+                bool(reached[m, n]), float(direct[m, n]), float(total[m, n]), bool(possible[m, n]), ends[m, n],
+            )
+        )  # fmt: skip
+    return InfluenceGraph(names, tuple(edges), rate)
+
+
+def _relative_error(values: FloatArray, covariance: FloatArray) -> float:
+    """Standard error of the norm of a block, as a part of it: about that of what the block does."""
+    size = float(np.linalg.norm(values))
+    known = np.isfinite(np.diag(covariance))
+    if not size or not known.any():
+        return float("nan")
+    toward = values[known] / size
+    return float(np.sqrt(max(toward @ covariance[np.ix_(known, known)] @ toward, 0.0))) / size
 
 
 def _absent(block: NDArray[np.bool_]) -> float:
     """Share of replicates in which nothing of a block (K, columns, numbers) is there, as one in more than all."""
-    if not block.shape[1]:
-        return 1.0
     missing = int((~block.any(axis=(1, 2))).sum())
     return 1.0 if missing == len(block) else (missing + 0.5) / (len(block) + 1)
-
-
-def _network_strengths(
-    network: Network, pairs: list[tuple[int, int]]
-) -> tuple[FloatArray, dict[tuple[int, int], float], dict[tuple[int, int], tuple[float, float]]]:
-    """Total strengths (effect, cause), direct ones by pair, and the interval of these."""
-    count, r, owner = len(network.names), network.size, network.owner
-    total = np.zeros((count, count))
-    direct: dict[tuple[int, int], float] = {(m, n): 0.0 for m in range(count) for n in range(count)}
-    ends = dict.fromkeys(direct, (0.0, 0.0))
-    mean = network.mean
-    for n in range(count):
-        columns = np.flatnonzero(owner == n)
-        whole = np.cumsum(mean.responses(columns, FOLLOWED)[0], axis=0)
-        for m in range(count):
-            total[m, n] = _rms(whole[:, owner[:r] == m])
-        for m in [m for m, cause in pairs if cause == n]:
-            apart = np.cumsum(mean.responses(columns, FOLLOWED, cut=(m, n))[0], axis=0)
-            direct[m, n] = _rms((whole - apart)[:, owner[:r] == m])
-            weights = np.sqrt(np.square(network.linear[:, :, columns][..., owner[:r] == m]).sum(axis=(1, 2, 3)))
-            spread = float(weights.std(ddof=1) / max(float(weights.mean()), 1e-300)) * network.widening
-            ends[m, n] = _ends(direct[m, n], spread)
-    return total, direct, ends
 
 
 def _ends(strength: float, relative_error: float) -> tuple[float, float]:
@@ -306,21 +286,10 @@ def _benjamini_hochberg(p_values: FloatArray) -> FloatArray:
 
 
 def reach(acting: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """reach[m, n]: steps from cause to effect of ``acting`` [effect, cause] lead from n to m.
-
-    >>> reach(np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0]], bool)).astype(int)[2]
-    array([1, 1, 0])
-    """
+    """reach[m, n]: steps from cause to effect of ``acting`` [effect, cause] lead from n to m."""
     out = acting.copy()
     for middle in range(len(out)):
         out |= np.outer(out[:, middle], out[middle])
-    return out
-
-
-def _kept_edges(count: int, kept: dict[tuple[int, int], bool]) -> NDArray[np.bool_]:
-    out = np.zeros((count, count), bool)
-    for (m, n), keep in kept.items():
-        out[m, n] = keep
     return out
 
 

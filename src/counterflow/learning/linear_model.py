@@ -22,14 +22,13 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import OptionError
-from counterflow.filtering import rts_smoother, steady_state
-from counterflow.filtering.results import Run as FilterRun
+from counterflow.filtering import steady_state
 from counterflow.learning.ensemble import KEPT, LARGEST, Ensemble, Uncertain
 from counterflow.learning.influence import InfluenceGraph, influence_graph
 from counterflow.learning.information import positions
 from counterflow.learning.known_edges import KnownEdges
 from counterflow.learning.likelihood import SharedRecord
-from counterflow.learning.model import BoolArray, Followed, Grounded, Model, OneStep, Run
+from counterflow.learning.model import BoolArray, Followed, Grounded, Model, Run
 from counterflow.learning.online import Memory, refuse_repeated, remember, update
 from counterflow.learning.optimiser import Estimated
 from counterflow.learning.predictor import Predictor, StatePredictor
@@ -37,7 +36,6 @@ from counterflow.learning.uncertainty import Uncertainty
 from counterflow.recurrence import linear_recurrence
 
 DRAWS = 32  # of uncertain couplings
-_CHUNK = 2048  # rows with covariances of their own that are given at a time
 _SLICE = 4_000_000  # numbers that are worked on at once
 _STILL = 1e-15  # relative movement in a row below which nothing moves any more
 _MOST_SCHEDULES = 4  # changed at once, beyond which each by itself costs more than it saves
@@ -216,21 +214,6 @@ class LinearGrounded(Grounded):
 
     # ---- the rows themselves
 
-    def last_states(self, rows: int) -> FloatArray:
-        return self.states[0][-rows:]
-
-    def recorded(self, rows: slice, unit: int) -> tuple[FloatArray, FloatArray]:
-        record, own = self.record, self.model.units.state_slices[unit]
-        assert record is not None
-        near, inside = self._near(rows)
-        first = None if near.start else record.initial_mean
-        part = replace(record, values=record.values[near], u=record.u[near], initial_mean=first)
-        filtered = part.filter(self.model.A, self.model.B, self.model.Q)
-        smoothed = rts_smoother(filtered, self.model.A, self.model.Q, covariances=True)
-        assert smoothed.covariance is not None
-        covariance = smoothed.covariance[inside, own, own]
-        return smoothed.smoothed[inside, own], covariance.reshape(-1, covariance.shape[2])
-
     def predictor(self, observation: FloatArray, level: FloatArray, early: BoolArray) -> Predictor:
         record, memory = self.record, self.model.memory
         assert record is not None
@@ -251,56 +234,8 @@ class LinearGrounded(Grounded):
             memory = remember(record, model.found, model.uncertainty)
         last = np.where(np.isnan(acting), memory.last_input, acting)
         found, spread, later = update(replace(memory, last_input=last), new)
-        told = (
-            f"updated with {len(new.values)} rows in {found.evaluations} passes over them; {later.rows} rows in all"
-        )
+        told = f"updated with {len(new.values)} rows in {found.evaluations} passes over them; {later.rows} rows in all"
         return Followed({"found": found, "spread": spread, "memory": later}, told, found)
-
-    # ---- what checks look at
-
-    @property
-    def one_step(self) -> OneStep:
-        sent, filtered = self.sent, self.filtered
-        first = min(1 + len(self.model.A), max(1, len(sent.values) // 4))  # no longer hangs on the first state's guess
-        errors = sent.values - filtered.predicted @ sent.observation.T
-        return OneStep(first, errors[first:], np.isfinite(sent.values)[first:], self._covariances(first))
-
-    def _covariances(self, begin: int) -> Iterator[tuple[NDArray[np.intp], FloatArray]]:
-        sent, C = self.sent, self.sent.observation
-        at, X = [], []  # rows with covariances of their own
-        for run in self.filtered.runs:
-            here = np.arange(run.start, run.stop)
-            late = here[here >= begin]
-            if isinstance(run, FilterRun) and len(here) > 1:
-                R = sent.noise if sent.noise.ndim == 2 else sent.noise[here[0]]
-                yield late - begin, (C @ run.predicted @ C.T + R)[None]
-            else:
-                at.append(late)
-                X.append(run.predicted.reshape(-1, *self.model.A.shape)[here >= begin])
-        rows = np.concatenate(at) if at else np.zeros(0, np.intp)
-        for first in range(0, len(rows), _CHUNK):
-            part = rows[first : first + _CHUNK]
-            R = sent.noise if sent.noise.ndim == 2 else sent.noise[part]
-            yield part - begin, C @ np.concatenate(X)[first : first + _CHUNK] @ C.T + R
-
-    @property
-    def signals(self) -> FloatArray:
-        return np.hstack([self.filtered.filtered @ self.sent.observation.T, self.u])
-
-    def free_runs(self, starts: NDArray[np.intp], horizon: int) -> FloatArray:
-        return simulated(self.model.A, self.model.B, self.filtered.filtered, self.u, starts, horizon)
-
-
-def simulated(
-    A: FloatArray, B: FloatArray, states: FloatArray, u: FloatArray, starts: NDArray[np.intp], horizon: int
-) -> FloatArray:
-    """States (starts, horizon, P) of a linear system after those (T+1, P) of each start."""
-    out, x = np.empty((len(starts), horizon, len(A))), states[starts]
-    with np.errstate(over="ignore", invalid="ignore"):
-        for k in range(horizon):
-            x = x @ A.T + u[starts + k] @ B.T
-            out[:, k] = x
-    return out
 
 
 # ---- derivatives along the roots of the couplings' covariance

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, NamedTuple
 
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from counterflow.arrays import FloatArray, block_diagonal, slices
 from counterflow.caveats import Caveat
 from counterflow.filtering import FilterResult, rts_smoother
+from counterflow.filtering.results import Run as FilterRun
 from counterflow.learning.block_moments import Rows
 from counterflow.learning.ensemble import Ensemble, Uncertain, noise_ahead, uncertain
 from counterflow.learning.influence import InfluenceGraph, reach
@@ -38,6 +39,7 @@ from counterflow.learning.stream import Stream
 
 BoolArray = NDArray[np.bool_]
 NEAR = 300  # rows before and after those that were not measured, from which these are estimated
+_CHUNK = 2048  # rows with covariances of their own that are given at a time
 
 
 class Curvature(NamedTuple):
@@ -48,17 +50,51 @@ class Curvature(NamedTuple):
     used: bool
 
 
-@dataclass(frozen=True, eq=False)
-class StepDoubt:
-    """How well the effect of one step of an input on a unit is known.
+class OneStep(NamedTuple):
+    """What a model leaves of rows one step ahead, from row ``first`` on.
 
-    ``clear``: whether it moves the unit enough to be of interest. ``doubt``: squared error over squared effect.
+    ``errors`` (n, r) of what units have sent; ``there`` (n, r): what was read. ``covariances``: stretches of rows, each
+    with the covariance that the model expects of all (1, r, r) or of each (k, r, r).
     """
 
-    input: int
-    unit: int
-    clear: bool
-    doubt: float
+    first: int
+    errors: FloatArray
+    there: BoolArray
+    covariances: Iterator[tuple[NDArray[np.intp], FloatArray]]
+
+
+class Sent(NamedTuple):
+    """What units have sent in terms that all rows share: ``values`` (T+1, r), NaN: missing or not to be told.
+
+    ``observation`` (r, P): how they see the states; ``noise`` (r, r), or (T+1, r, r); ``columns`` of each unit.
+    """
+
+    values: FloatArray
+    observation: FloatArray
+    noise: FloatArray
+    columns: tuple[slice, ...]
+
+
+class Chosen(NamedTuple):
+    """A form that was chosen anew from all rows that are kept."""
+
+    rows: Rows
+    learning: Learning
+    stream: Stream
+
+
+class Followed(NamedTuple):
+    """What has become of a fit that has taken in new rows.
+
+    ``kept``: of all rows, fields of ``exchange.outcome.Couplings``; a form that is ``chosen`` anew has them from there.
+    ``told``: how it went; ``found``: the estimate, where there is one. ``notes``: of the new rows.
+    """
+
+    kept: Mapping[str, object]
+    told: str
+    found: Estimated | None = None
+    chosen: Chosen | None = None
+    notes: tuple[Caveat, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +103,7 @@ class Model(ABC):
 
     ``A`` (P, P), ``B`` (P, U), ``Q`` (P, P): its linear part. ``units``: names, numbers of states and inputs.
     ``learned``: whether its form was learned from logs, so that what is not worth its cost is left out; else the units
-    have given theirs. ``told``: whether it tells how far it may be off.
+    have given theirs.
     """
 
     units: Layout
@@ -79,8 +115,9 @@ class Model(ABC):
     lasting: ClassVar[float] = 0.0  # share of the members' variance that counts as an error of all rows alike
 
     @property
-    @abstractmethod
-    def told(self) -> bool: ...
+    def told(self) -> bool:
+        """Whether it tells how far it may be off."""
+        return True
 
     @property
     def known(self) -> KnownEdges | None:
@@ -136,12 +173,12 @@ class Model(ABC):
         ``schedule`` (n, U): inputs whose effect they are; None: they are no effect. ``as_they_are``: see ``uncertain``.
         """
         mine = members.of(self.units.state_slices[unit])
-        missed = np.zeros((mine.mean.shape[1],) * 2) if schedule is None else self.missed(mine, schedule, unit)
-        return uncertain(mine, self.lasting, missed, as_they_are=as_they_are)
+        missed = 0.0 if schedule is None else self.missed(mine, schedule, unit)
+        return uncertain(mine, self.lasting, missed * np.eye(mine.mean.shape[1]), as_they_are=as_they_are)
 
-    def missed(self, mine: Ensemble, schedule: FloatArray, unit: int) -> FloatArray:
-        """Covariance (P_m, P_m) of what of an effect on a unit may have been overlooked."""
-        return np.zeros((mine.mean.shape[1],) * 2)
+    def missed(self, mine: Ensemble, schedule: FloatArray, unit: int) -> FloatArray | float:
+        """Variances (P_m,) of what of an effect on a unit may have been overlooked."""
+        return 0.0
 
     def refuse_far(self, schedule: FloatArray) -> None:  # noqa: B027
         """DataError if inputs (n, U) would go where nothing is known."""
@@ -179,57 +216,11 @@ class Run(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class OneStep:
-    """What a model leaves of rows one step ahead, from row ``first`` on.
-
-    ``errors`` (n, r) of what units have sent; ``there`` (n, r): what was read. ``covariances``: stretches of rows, each
-    with the covariance that the model expects of all (1, r, r) or of each (k, r, r).
-    """
-
-    first: int
-    errors: FloatArray
-    there: BoolArray
-    covariances: Iterator[tuple[NDArray[np.intp], FloatArray]]
-
-
-@dataclass(frozen=True, eq=False)
-class Sent:
-    """What units have sent in terms that all rows share: ``values`` (T+1, r), NaN: missing or not to be told.
-
-    ``observation`` (r, P): how they see the states; ``noise`` (r, r), or (T+1, r, r); ``columns`` of each unit.
-    """
-
-    values: FloatArray
-    observation: FloatArray
-    noise: FloatArray
-    columns: tuple[slice, ...]
-
-
-class Chosen(NamedTuple):
-    """A form that was chosen anew from all rows that are kept."""
-
-    rows: Rows
-    learning: Learning
-    stream: Stream
-
-
-class Followed(NamedTuple):
-    """What has become of a fit that has taken in new rows.
-
-    ``kept``: of all rows, fields of ``exchange.outcome.Couplings``; a form that is ``chosen`` anew has them from there.
-    ``told``: how it went; ``found``: the estimate, where there is one. ``notes``: of the new rows.
-    """
-
-    kept: Mapping[str, object]
-    told: str
-    found: Estimated | None = None
-    chosen: Chosen | None = None
-    notes: tuple[Caveat, ...] = ()
-
-
-@dataclass(frozen=True, eq=False)
 class Grounded(ABC):
-    """A model on recorded rows 0..T, or on none (``record`` None)."""
+    """A model on recorded rows 0..T, or on none (``record`` None).
+
+    What follows from ``start`` and from the linear part is written here; a model that knows better overrides it.
+    """
 
     model: Model
     record: SharedRecord | None
@@ -268,26 +259,30 @@ class Grounded(ABC):
     # ---- worlds
 
     @abstractmethod
-    def start(
-        self, row: int | None, steps: int, *, apart: bool, alone: bool = False, still: Sequence[str] = ()
-    ) -> Run:
+    def start(self, row: int | None, steps: int, *, apart: bool, alone: bool = False, still: Sequence[str] = ()) -> Run:
         """All members before row ``row``, with the noise of the rows from there on; None: after the last row.
 
         ``apart``: states are told as departures from the world with the inputs that were, or in the future from that
         with the last ones. ``alone``: one member, their mean. ``still``: units whose states do not move.
         """
 
-    @abstractmethod
     def response(self, schedule: FloatArray, row: int | None = None, still: Sequence[str] = ()) -> Ensemble:
         """What inputs ``schedule`` (n, U) do to all states, from a recorded row on or after the last."""
+        self.model.refuse_far(schedule)
+        run = self.start(row, len(schedule), apart=True, still=still)
+        run.advance(0, len(schedule), self.inputs_acting(row, len(schedule)) + schedule)
+        return self.model.ensemble(run.states, run.limited)
 
-    @abstractmethod
     def difference(self, schedule: FloatArray, row: int | None, unit: int) -> tuple[Uncertain, Ensemble | None]:
         """The same for one unit, with how far it may be off; and by member, where members tell that."""
+        found = self.response(schedule, row)
+        return self.model.told_by(found, unit, schedule), found
 
-    @abstractmethod
     def ahead(self, inputs: FloatArray, unit: int) -> Uncertain:
         """States of a unit after the last row under ``inputs`` (n, U), without process noise."""
+        run = self.start(None, len(inputs), apart=False)
+        run.advance(0, len(inputs), inputs)
+        return self.model.told_by(self.model.ensemble(run.states), unit)
 
     def noise_ahead(self, steps: int, unit: int) -> tuple[FloatArray, FloatArray | None]:
         """Covariances of a unit's states after the last row by process noise, and directions; see ``ensemble``."""
@@ -296,13 +291,22 @@ class Grounded(ABC):
 
     # ---- the rows themselves
 
-    @abstractmethod
     def last_states(self, rows: int) -> FloatArray:
         """States (rows, P) of the last recorded rows."""
+        return self.states[0][-rows:]
 
-    @abstractmethod
     def recorded(self, rows: slice, unit: int) -> tuple[FloatArray, FloatArray]:
         """States (n, P_m) of a unit in recorded rows, not all of which were measured; covariance (n P_m, P_m)."""
+        record, own = self.record, self.model.units.state_slices[unit]
+        assert record is not None
+        near, inside = self._near(rows)
+        first = None if near.start else record.initial_mean
+        part = replace(record, values=record.values[near], u=record.u[near], initial_mean=first)
+        filtered = part.filter(self.model.A, self.model.B, self.model.Q)
+        smoothed = rts_smoother(filtered, self.model.A, self.model.Q, covariances=True)
+        assert smoothed.covariance is not None
+        covariance = smoothed.covariance[inside, own, own]
+        return smoothed.smoothed[inside, own], covariance.reshape(-1, covariance.shape[2])
 
     def gaps_in(self, rows: slice, unit: int) -> bool:
         """Whether something that a unit sends is missing in these rows."""
@@ -353,18 +357,32 @@ class Grounded(ABC):
         return usual
 
     @property
-    @abstractmethod
     def one_step(self) -> OneStep:
         """What is left of the rows one step ahead."""
+        sent, filtered = self.sent, self.filtered
+        first = min(1 + len(self.model.A), max(1, len(sent.values) // 4))  # no longer hangs on the first state's guess
+        errors = sent.values - filtered.predicted @ sent.observation.T
+        return OneStep(first, errors[first:], np.isfinite(sent.values)[first:], self._covariances(first))
+
+    def _covariances(self, begin: int) -> Iterator[tuple[NDArray[np.intp], FloatArray]]:
+        sent, C = self.sent, self.sent.observation
+        for run in self.filtered.runs:
+            rows = np.arange(max(run.start, begin), run.stop)
+            alike = isinstance(run, FilterRun)
+            for part in [rows] if alike else np.split(rows, range(_CHUNK, len(rows), _CHUNK)):
+                X = run.predicted[None] if alike else run.predicted[part - run.start]
+                R = sent.noise if sent.noise.ndim == 2 else sent.noise[part[:1] if alike else part]
+                if len(part):
+                    yield part - begin, C @ X @ C.T + R
 
     @property
-    @abstractmethod
     def signals(self) -> FloatArray:
         """What is known of each row (T+1, r + U): what units have sent, or would have, and inputs."""
+        return np.hstack([self.filtered.filtered @ self.sent.observation.T, self.u])
 
-    @abstractmethod
     def free_runs(self, starts: NDArray[np.intp], horizon: int) -> FloatArray:
         """States (starts, horizon, P) after each start, given inputs alone; NaN where there are too few rows before."""
+        return simulated(self.model.A, self.model.B, self.filtered.filtered, self.u, starts, horizon)
 
     def free_run_error(self, unit: int) -> float:
         """How wrong a unit's states get beside the record, as a share of what they did; zero if that is not looked at.
@@ -380,6 +398,21 @@ class Grounded(ABC):
         """
         return None
 
-    def step_doubts(self) -> list[StepDoubt]:
-        """How well effects of steps on other units are known, where members tell."""
-        return []
+    def step_doubts(self) -> dict[tuple[int, int], float]:
+        """Squared error over squared effect of steps of an input on another unit that move it enough to be of interest.
+
+        By input and unit; where members tell.
+        """
+        return {}
+
+
+def simulated(
+    A: FloatArray, B: FloatArray, states: FloatArray, u: FloatArray, starts: NDArray[np.intp], horizon: int
+) -> FloatArray:
+    """States (starts, horizon, P) of a linear system after those (T+1, P) of each start."""
+    out, x = np.empty((len(starts), horizon, len(A))), states[starts]
+    with np.errstate(over="ignore", invalid="ignore"):
+        for k in range(horizon):
+            x = x @ A.T + u[starts + k] @ B.T
+            out[:, k] = x
+    return out

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,16 +36,6 @@ WILD = 1e3  # times the usual error that counts at most
 WIDENING = 1.2  # of the replicates' spread; see docs/theory/identification.md
 
 
-class CurvatureGain(NamedTuple):
-    """What curvature is worth on rows that were held out.
-
-    ``gain``: relative fall of the free runs' squared error; ``deviations``: that in its standard errors.
-    """
-
-    gain: float
-    deviations: float
-
-
 @dataclass(frozen=True, eq=False)
 class Posterior:
     """Which features every replicate has chosen, and what its weights rest on besides the sums.
@@ -67,7 +56,6 @@ class Learning:
     networks: tuple[Network, ...]  # for each way of running
     changes: tuple[Change, ...]  # one between two networks, of nobody if it is of a drift; rows are those of the record
     posterior: Posterior  # of the present one
-    bend: CurvatureGain
     products: BlockMoments  # of the first of the records, if readings are missing
     drifts: tuple[Drift, ...] = ()
     chosen: int = -1  # the way of running that is asked about, by default the present one
@@ -93,11 +81,12 @@ class Learning:
     @property
     def words(self) -> str:
         """Which kind of model was used, and why."""
-        runs = f"free runs over held-out rows err {abs(100 * self.bend.gain):.1f} %"
+        gain = self.network.bend[0]
+        runs = f"free runs over held-out rows err {abs(100 * gain):.1f} %"
         if not self.network.curved:
-            if self.bend.gain < 0:
+            if gain < 0:
                 return f"linear: products of channels are left out, with them {runs} more"
-            if self.bend.gain == 0.0 and self.products.used < FEW:
+            if gain == 0.0 and self.products.used < FEW:
                 return "linear: too few rows to judge whether products of channels help"
             return "linear: no product of channels is worth its cost"
         return (
@@ -123,7 +112,7 @@ def learn(
         changes = changes_of(record, products, known)
         ways = RegimeSums.of(record, products, *with_drifts(record, products, changes, known))
     bend = _bend(record, products, known, ways)
-    curved = bend.gain > 0
+    curved = bend[0] > 0
     found = []
     if progress is not None:
         progress(SEARCHED, "changes and curvature were looked for")
@@ -137,13 +126,10 @@ def learn(
             progress(SEARCHED + (1 - SEARCHED) * (k + 1) / REPLICATES, f"replicate {k + 1} of {REPLICATES}")
     weights, variance, noise, damping, levels = (np.array(each) for each in zip(*found, strict=True))
     networks = tuple(
-        replace(
-            _network(rows, products, weights[:, way], noise, levels[:, way], ways, way),
-            bend=(bend.gain, bend.deviations), known=known,
-        )
+        replace(_network(rows, products, weights[:, way], noise, levels[:, way], ways, way), bend=bend, known=known)
         for way in range(ways.count)
-    )  # fmt: skip
-    return Learning(networks, ways.changes, Posterior(variance, noise, damping), bend, first, ways.drifts)
+    )
+    return Learning(networks, ways.changes, Posterior(variance, noise, damping), first, ways.drifts)
 
 
 def refreshed(network: Network, products: BlockMoments, posterior: Posterior) -> tuple[Network, Posterior]:
@@ -151,37 +137,23 @@ def refreshed(network: Network, products: BlockMoments, posterior: Posterior) ->
 
     Nothing enters or leaves, and the damping stays: what remains are small problems, all of them solved at once.
     """
-    K, n, r = posterior.variance.shape
+    _, n, r = posterior.variance.shape
     apart = network.offset.any(axis=0)  # units that changed have sums of their own, which are not kept
     slow = sorted({*(each.target for each in products.slow), *np.flatnonzero(apart).tolist()})  # they stay as they are
-    there = posterior.variance > 0
-    there[:, :, slow] = False
-    used = np.flatnonzero(there.any(axis=(0, 2)))
-    u, count = len(used), products.count
+    used = np.flatnonzero(posterior.variance.any(axis=(0, 2)))
     moments = products.moments_among(np.concatenate([used, n + np.arange(r)]), block_weights(products))
-    enough = np.tile(np.minimum(products.read, ENOUGH), K)  # as in ``_weights``, of each problem
-    share = enough / count
-    there = there[:, used].swapaxes(1, 2)  # (K, r, u)
-    most = max(int(there.sum(axis=2).max()), 1)
-    at = np.argsort(~there, axis=2, kind="stable")[:, :, :most]  # those of a target first, then others as padding
-    k, i = np.arange(K)[:, None], np.arange(r)
-    variance = np.where(np.take_along_axis(there, at, 2), posterior.variance[k[:, :, None], used[at], i[:, None]], 0.0)
-    mean, variance, noise = refined_weights(
-        share[:, None, None] * moments[k[:, :, None, None], at[:, :, :, None], at[:, :, None]].reshape(-1, most, most),
-        share[:, None] * moments[k[:, :, None], at, u + i[:, None]].reshape(-1, most),
-        share * moments[k, u + i, u + i].ravel(), enough, variance.reshape(-1, most), posterior.noise.ravel(),
-    )  # fmt: skip
-    weights, variances = np.zeros((2, K, n, r))
-    weights[k[:, :, None], used[at], i[:, None]] = mean.reshape(K, r, most)
-    variances[k[:, :, None], used[at], i[:, None]] = variance.reshape(K, r, most)
-    linear = posterior.damping.shape[1] * posterior.damping.shape[2]
-    weights[:, :linear] *= posterior.damping.reshape(K, linear, 1)
-    before = _weights_of(network, products)
-    weights[:, :, slow], variances[:, :, slow] = before[:, :, slow], posterior.variance[:, :, slow]
-    left = noise.reshape(K, r)
-    left[:, slow] = posterior.noise[:, slow]
-    found = _network(network, products, weights, left, network.offset)
-    found = replace(found, bend=network.bend, known=network.known)
+    enough = np.minimum(products.read, ENOUGH)  # as in ``target_weights``
+    weights, variances, left = _weights_of(network, products), posterior.variance.copy(), posterior.noise.copy()
+    for k, sums in enumerate(moments):
+        for i in np.setdiff1d(np.arange(r), slow).tolist():
+            there, own = np.flatnonzero(variances[k, used, i]), len(used) + i
+            share, at = enough[i] / products.count, used[there]
+            weights[k, at, i], variances[k, at, i], left[k, i] = refined_weights(
+                share * sums[np.ix_(there, there)], share * sums[there, own], share * float(sums[own, own]), enough[i],
+                variances[k, at, i], left[k, i],
+            )  # fmt: skip
+            weights[k, : posterior.damping[k].size, i] *= posterior.damping[k].ravel()
+    found = replace(_network(network, products, weights, left, network.offset), bend=network.bend, known=network.known)
     return found, replace(posterior, variance=variances, noise=left)
 
 
@@ -226,13 +198,13 @@ def _network(
     )  # fmt: skip
 
 
-def _bend(rows: Rows, products: BlockMoments, known: KnownEdges | None, ways: RegimeSums) -> CurvatureGain:
-    """Whether products of channels help to foretell rows that were held out, many rows ahead.
+def _bend(rows: Rows, products: BlockMoments, known: KnownEdges | None, ways: RegimeSums) -> tuple[float, float]:
+    """By how much products of channels help to foretell held-out rows, many rows ahead; the same in standard errors.
 
     One row ahead is no judge: there products gain in any record, and long runs of them can be worse.
     """
     if not len(products.pairs):
-        return CurvatureGain(0.0, 0.0)
+        return 0.0, 0.0
     r, z = sum(rows.numbers), (rows.z - products.level) / products.scale
     at = np.arange(products.memory, len(z))
     block = (rows.first + at) // products.length
@@ -264,10 +236,10 @@ def _bend(rows: Rows, products: BlockMoments, known: KnownEdges | None, ways: Re
         gains.append((np.minimum((errors[0] - errors[1]) / size, WILD)).mean(axis=(1, 2)))
     every = np.concatenate([*gains, np.zeros(0)])
     if len(every) < BATCHES or not every.any():
-        return CurvatureGain(0.0, 0.0)
+        return 0.0, 0.0
     batches = np.array([part.mean() for part in np.array_split(every, BATCHES)])
     error = float(batches.std(ddof=1)) / np.sqrt(BATCHES)
-    return CurvatureGain(float(every.mean()), float(every.mean()) / error if error > 0 else 0.0)
+    return float(every.mean()), float(every.mean()) / error if error > 0 else 0.0
 
 
 def _starts(at: NDArray[np.intp], rows: int) -> NDArray[np.intp]:

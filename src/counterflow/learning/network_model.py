@@ -6,10 +6,9 @@ that are asked of states. Effects are those of the network.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,13 +19,13 @@ from counterflow.caveats import Caveat, scope_of
 from counterflow.errors import DataError
 from counterflow.learning.block_moments import Rows
 from counterflow.learning.completion import impute_mean
-from counterflow.learning.ensemble import Ensemble, Uncertain
+from counterflow.learning.ensemble import Ensemble
 from counterflow.learning.influence import InfluenceGraph, network_graph, reach
 from counterflow.learning.known_edges import KnownEdges
 from counterflow.learning.layout import Layout
 from counterflow.learning.likelihood import SharedRecord
 from counterflow.learning.linear_model import LinearModel
-from counterflow.learning.model import BoolArray, Chosen, Curvature, Followed, Grounded, Model, OneStep, Run, StepDoubt
+from counterflow.learning.model import BoolArray, Chosen, Curvature, Followed, Grounded, Model, OneStep, Run
 from counterflow.learning.network import Network
 from counterflow.learning.online import Memory, refuse_repeated
 from counterflow.learning.optimiser import Estimated
@@ -62,7 +61,6 @@ class NetworkModel(Model):
 
     learned = True
     lasting = 0.5  # errors last, also where replicates happen to agree
-    told = True
 
     @property
     def known(self) -> KnownEdges | None:
@@ -117,9 +115,8 @@ class NetworkModel(Model):
         sizes = np.abs(schedule).max(axis=0, initial=0.0) / network.scale[r:]
         sizes[~np.isin(network.owner[r:], np.flatnonzero(self._may_reach[unit]))] = 0.0
         least = (UNNOTICED + MISSED * blind) / np.sqrt(max(network.rows, 1)) * float(np.linalg.norm(sizes))
-        out, scale = np.zeros(mine.mean.shape[1]), network.scale[network.number_slices[unit]]
-        out[: len(scale)] = np.square(least * scale)
-        return np.diag(out)
+        numbers = network.scale[network.number_slices[unit]]
+        return np.asarray(np.square(least * np.pad(numbers, (0, mine.mean.shape[1] - len(numbers)))))
 
     @cached_property
     def _may_reach(self) -> BoolArray:
@@ -361,21 +358,6 @@ class NetworkGrounded(Grounded):
     ) -> NetworkRun:
         return NetworkRun(self, row, steps, apart, alone, still)
 
-    def response(self, schedule: FloatArray, row: int | None = None, still: Sequence[str] = ()) -> Ensemble:
-        self.model.refuse_far(schedule)
-        run = self.start(row, len(schedule), apart=True, still=still)
-        run.advance(0, len(schedule), self.inputs_acting(row, len(schedule)) + schedule)
-        return self.model.ensemble(run.states, run.limited)
-
-    def difference(self, schedule: FloatArray, row: int | None, unit: int) -> tuple[Uncertain, Ensemble]:
-        found = self.response(schedule, row)
-        return self.model.told_by(found, unit, schedule), found
-
-    def ahead(self, inputs: FloatArray, unit: int) -> Uncertain:
-        run = self.start(None, len(inputs), apart=False)
-        run.advance(0, len(inputs), inputs)
-        return self.model.told_by(self.model.ensemble(run.states), unit)
-
     # ---- what checks look at
 
     def _terms(self, record: SharedRecord) -> list[FloatArray]:
@@ -385,8 +367,7 @@ class NetworkGrounded(Grounded):
     def one_step(self) -> OneStep:
         network, p, r = self.model.network, self.model.network.memory, self.model.network.size
         errors = self.drawn_rows[p:, :r] - network.mean.predicted(self.drawn_rows)[0]
-        whole: Iterator[Any] = iter([(np.arange(len(errors)), network.noise[None])])
-        return OneStep(p, errors, np.isfinite(self.numbers)[p:], whole)
+        return OneStep(p, errors, np.isfinite(self.numbers)[p:], iter([(np.arange(len(errors)), network.noise[None])]))
 
     @property
     def signals(self) -> FloatArray:
@@ -419,21 +400,19 @@ class NetworkGrounded(Grounded):
             out[m, :, own] -= z[p - 1 : -1, own]
         return out, z[p:, :r] - network.mean.predicted(z)[0]
 
-    def step_doubts(self) -> list[StepDoubt]:
-        network, out = self.model.network, []
+    def step_doubts(self) -> dict[tuple[int, int], float]:
+        network, out = self.model.network, {}
         noise = np.sqrt(np.diag(network.noise))
         for j, cause in enumerate(network.owner[network.size :].tolist()):
             schedule = np.zeros((AHEAD, self.u.shape[1]))
             schedule[:, j] = STEP * network.scale[network.size + j]
             found = self.response(schedule)
             for m, numbers in enumerate(network.number_slices):
-                if m == cause:
-                    continue
                 at, scale = self.model.number_states[numbers], network.scale[numbers]
                 mine = replace(found, mean=found.mean[:, at] / scale, members=found.members[:, :, at] / scale)
                 moved = np.sqrt(np.square(mine.mean).mean(axis=0))
-                clear = bool((moved >= np.maximum(MOVED, NOTICED * noise[numbers])).any())
-                out.append(StepDoubt(j, m, clear, mine.doubt))
+                if m != cause and (moved >= np.maximum(MOVED, NOTICED * noise[numbers])).any():
+                    out[j, m] = mine.doubt
         return out
 
 

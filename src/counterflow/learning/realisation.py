@@ -36,7 +36,7 @@ def realised(network: Network) -> Realised:
     """The system of the mean of all replicates."""
     r, m = network.size, network.linear.shape[2]
     columns = np.concatenate([np.arange(r, m), np.arange(r)])
-    responses = network.mean.responses(columns, 2 * DEPTH)[0]  # (2 depth, r, U + r): of inputs, then of innovations
+    responses = network.responses(columns, 2 * DEPTH)  # (2 depth, r, U + r): of inputs, then of innovations
     inputs = m - r
     hankel = np.empty((DEPTH, r, DEPTH, m))
     for i in range(DEPTH):

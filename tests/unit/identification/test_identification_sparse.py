@@ -184,10 +184,8 @@ def test_pure_noise_gives_no_weights():
 def refined(F, y, variance, noise, times=1):
     """Weights of all features of F, from where they stand."""
     for _ in range(times):
-        mean, variance, noise = refined_weights(
-            (F.T @ F)[None], (F.T @ y)[None], np.array([y @ y]), len(y), variance, noise
-        )
-    return mean[0], variance[0], noise[0]
+        mean, variance, noise = refined_weights(F.T @ F, F.T @ y, y @ y, len(y), variance, noise)
+    return mean, variance, noise
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -200,7 +198,7 @@ def test_refined_weights_reach_the_best_evidence_of_their_features(seed):
     start = np.full(3, 1.0)
     start[few.chosen] = few.variance
     for begin, level in ((np.ones(3), 10.0), (start, few.noise)):
-        mean, found, left = refined(F[:, some], y, begin[None], np.array([level]), times=20)
+        mean, found, left = refined(F[:, some], y, begin, level, times=20)
         assert log_evidence(F[:, some], y, found, left) == pytest.approx(best, abs=0.05)
         inner = F[:, some].T @ F[:, some] / left + np.diag(1 / found)
         np.testing.assert_allclose(mean, np.linalg.solve(inner, F[:, some].T @ y / left), rtol=ITERATES)
@@ -210,31 +208,13 @@ def test_refined_weights_reach_the_best_evidence_of_their_features(seed):
 def test_what_was_found_stays_where_it_is():
     F, y = problem(0)
     found = found_of(F, y)
-    mean, _, noise = refined(F[:, found.chosen], y, found.variance[None], np.array([found.noise]))
+    mean, _, noise = refined(F[:, found.chosen], y, found.variance, found.noise)
     np.testing.assert_allclose(mean, found.mean, rtol=0.01)
     assert noise == pytest.approx(found.noise, rel=0.01)
 
 
-def test_problems_side_by_side_are_problems_by_themselves():
-    """Of different sizes, padded with whatever stands there; one has no features at all."""
-    given = [problem(seed, weights=(1.0, -0.5, 0.4)[:size]) for seed, size in ((0, 3), (1, 1), (2, 2))]
-    p, a = 4, 3
-    gram, cross = np.full((p, a, a), 7.0), np.full((p, a), 7.0)
-    variance, noise, energy = np.zeros((p, a)), np.full(p, 0.5), np.full(p, 3.0)
-    for k, (F, y) in enumerate(given):
-        n = F.shape[1]
-        gram[k, :n, :n], cross[k, :n], energy[k], variance[k, :n] = F.T @ F, F.T @ y, y @ y, 1.0
-    means, variances, noises = refined_weights(gram, cross, energy, ROWS, variance, noise)
-    for k, (F, _) in enumerate(given):
-        n = F.shape[1]
-        alone = refined_weights(
-            gram[k : k + 1, :n, :n], cross[k : k + 1, :n], energy[k : k + 1], ROWS, variance[k : k + 1, :n],
-            noise[k : k + 1],
-        )  # fmt: skip
-        np.testing.assert_allclose(means[k, :n], alone[0][0], rtol=ITERATES)
-        np.testing.assert_allclose(variances[k, :n], alone[1][0], rtol=ITERATES)
-        np.testing.assert_allclose(noises[k], alone[2][0], rtol=ITERATES)
-        assert not means[k, n:].any()
-        assert not variances[k, n:].any()
-    assert not means[3].any()
-    assert noises[3] == pytest.approx(3.0 / ROWS)
+def test_without_features_all_energy_is_noise():
+    mean, variance, noise = refined_weights(np.zeros((0, 0)), np.zeros(0), 3.0, ROWS, np.zeros(0), 0.5)
+    assert not len(mean)
+    assert not len(variance)
+    assert noise == pytest.approx(3.0 / ROWS)
