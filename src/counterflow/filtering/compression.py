@@ -12,6 +12,7 @@ loses every digit when the data have large means.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,28 +20,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
-from counterflow.errors import DataError
 from counterflow.filtering.products import triangular_solve
 
 BoolArray = NDArray[np.bool_]
-_LONG = 1000  # rows alike that are worth settling for; fewer are filtered faster as rows that differ
-_RARE = 8  # a pattern of missing channels seen in fewer rows is not worth a compression of its own
+_RARE = 8  # a set of channels in fewer rows is compressed along with others, not by itself
+_AT_ONCE = 4096  # of these
+_LOG_2PI = math.log(2 * math.pi)
 
 
 @dataclass(frozen=True)
 class Compression:
-    """One set of channels, compressed.
+    """One set of channels: ``observation`` C~ (r, P); ``reach`` (r, D) takes y to s, ``rest`` (D - r, D) takes y to e.
 
-    Attributes
-    ----------
-    observation : (r, P) array
-        C~, how the compressed measurement sees the state.
-    reach : (r, D) array
-        Takes y to s.
-    rest : (D - r, D) array
-        Takes y to e.
-    log_scale : float
-        log |det L|, subtracted from the log-likelihood of each row.
+    ``log_scale``: log |det L|, subtracted from the log-likelihood of each row.
     """
 
     observation: FloatArray
@@ -48,28 +40,9 @@ class Compression:
     rest: FloatArray
     log_scale: float
 
-    @property
-    def size(self) -> int:
-        """Number of channels that were compressed."""
-        return int(self.reach.shape[1])
-
 
 def compress(C: FloatArray, R: FloatArray) -> Compression:
-    """Compress the measurement y = C h + v, v ~ N(0, R).
-
-    Parameters
-    ----------
-    C : (D, P) array
-        D may be zero: nothing is measured.
-    R : (D, D) array
-        Positive definite.
-
-    Examples
-    --------
-    >>> twice = compress(np.array([[1.0], [1.0]]), np.eye(2))  # the same state measured twice
-    >>> np.abs(twice.observation).round(4).tolist()
-    [[1.4142]]
-    """
+    """Compress y = C h + v, v ~ N(0, R): C (D, P), R (D, D) positive definite; D may be zero."""
     D, P = C.shape
     if D == 0:
         return Compression(np.empty((0, P)), np.empty((0, 0)), np.empty((0, 0)), 0.0)
@@ -98,17 +71,7 @@ class Compressed(NamedTuple):
 
 
 def compress_by_presence(y: FloatArray, C: FloatArray, R: FloatArray) -> Compressed:
-    """Compress measurements y (n, D), NaN where missing: every reading counts, and a row that has none says nothing.
-
-    Examples
-    --------
-    >>> y = np.array([[1.0, 1.0], [1.0, np.nan], [np.nan, np.nan], [1.0, 1.0]])
-    >>> found = compress_by_presence(y, np.array([[1.0], [1.0]]), np.eye(2))
-    >>> [each.shape for each in found.observations], found.labels.tolist()
-    ([(1, 1), (1, 1), (0, 1)], [0, 1, 2, 0])
-    >>> np.abs(found.values).round(4).ravel().tolist()
-    [1.4142, 1.0, nan, 1.4142]
-    """
+    """Compress measurements y (n, D), NaN where missing: every reading counts, and a row that has none says nothing."""
     n, D = y.shape
     measured = np.isfinite(y)
     full = compress(C, R)
@@ -130,59 +93,50 @@ def compress_by_presence(y: FloatArray, C: FloatArray, R: FloatArray) -> Compres
     return Compressed(observations, labels, values)
 
 
-@dataclass(frozen=True)
-class CompressedRows:
-    """Rows that each have their own C or missing channels, compressed one by one.
+class Seen(NamedTuple):
+    """Rows as the filter takes them: s = C~ h + N(0, I), with zeros where less was measured."""
 
-    Attributes
-    ----------
-    observation : (n, k, P) array
-        C~ of each row, k = min(D, P); rows of zeros where fewer channels were measured.
-    values : (n, k) array
-        s of each row.
-    constant : (n,) array
-        What the channels out of reach and the scale of the noise add to the log-likelihood of each row, without the
-        -1/2 log 2 pi of each measured channel.
-    count : (n,) int array
-        Measured channels in each row.
-    """
-
-    observation: FloatArray
-    values: FloatArray
-    constant: FloatArray
-    count: NDArray[np.int_]
+    observation: FloatArray  # (k, r, P) C~ of every kind of row
+    kinds: NDArray[np.intp]  # (n,) which of them a row has
+    values: FloatArray  # (n, r) s
+    constant: float  # what is out of reach, and the scale of the noise, add to the log-likelihood
 
 
-def compress_rows(y: FloatArray, measured: BoolArray, C: FloatArray, R: FloatArray) -> CompressedRows:
-    """Compress rows that do not have the same channels, or do not see the state alike.
-
-    Parameters
-    ----------
-    y : (n, D) array
-        Anything where not measured.
-    measured : (n, D) bool array
-    C : (D, P) or (n, D, P) array
-    R : (D, D) array
-    """
-    n, D = y.shape
-    P = C.shape[-1]
-    count = measured.sum(axis=1)
-    if D <= P and np.array_equal(R, np.eye(D)):  # they are compressed already
-        observation = np.where(measured[:, :, None], C, 0.0)
-        return CompressedRows(observation, np.where(measured, y, 0.0), np.zeros(n), count)
-    kept = min(D, P)
-    out = CompressedRows(np.zeros((n, kept, P)), np.zeros((n, kept)), np.zeros(n), count)
-    rare = np.ones(n, bool)
-    if C.ndim == 2:
-        for rows in _alike(measured):
-            if len(rows) >= _RARE:
-                rare[rows] = False
-                _all_at_once(out, rows, y, np.flatnonzero(measured[rows[0]]), C, R)
-    each = np.flatnonzero(rare)
-    if len(each):
-        C = C if C.ndim == 2 else C[each]
-        _one_by_one(out, each, np.where(measured, y, 0.0)[each], measured[each], C, R)
-    return out
+def compress_rows(y: FloatArray, C: FloatArray, R: FloatArray) -> Seen:
+    """Compress y (n, D), NaN where missing; C (D, P) of all rows, or (n, D, P) of each, with R the identity."""
+    measured, P = np.isfinite(y), C.shape[-1]
+    y, D, constant = np.where(measured, y, 0.0), y.shape[1], -0.5 * _LOG_2PI * int(measured.sum())
+    if C.ndim == 3:
+        seen = np.where(measured[:, :, None], C, 0.0)
+        new = np.concatenate([[True], (seen[1:] != seen[:-1]).any(axis=(1, 2))])
+        return Seen(seen[new], np.cumsum(new) - 1, y, constant)
+    groups, kinds, kept = _alike(measured), np.zeros(len(y), np.intp), min(D, P)
+    observation, values = np.zeros((len(groups), kept, P)), np.zeros((len(y), kept))
+    for k, rows in enumerate(groups):
+        kinds[rows] = k
+        if len(rows) >= _RARE:
+            chosen = np.flatnonzero(measured[rows[0]])
+            found = compress(C[chosen], R[np.ix_(chosen, chosen)])
+            there, rank = y[np.ix_(rows, chosen)], len(found.observation)
+            observation[k, :rank], values[rows, :rank] = found.observation, there @ found.reach.T
+            constant -= 0.5 * float(np.square(there @ found.rest.T).sum()) + len(rows) * found.log_scale
+    rare = np.array([k for k, rows in enumerate(groups) if len(rows) < _RARE], np.intp)
+    for first in range(0, len(rare), _AT_ONCE):
+        some = rare[first : first + _AT_ONCE]
+        present = measured[[groups[k][0] for k in some]]
+        # a missing channel gets unit noise, independent of the others, and stays a row of zeros
+        noise = np.where(present[:, :, None] & present[:, None, :], R, 0.0)
+        np.einsum("kii->ki", noise)[~present] = 1.0
+        L = np.linalg.cholesky(noise)
+        # no rank has to be decided: a row of zeros in C~ does no harm
+        turn, observation[some] = np.linalg.qr(np.linalg.solve(L, np.where(present[:, :, None], C, 0.0)))
+        scales = np.log(np.einsum("kii->ki", L)).sum(axis=1)
+        for k, W, Z, scale in zip(some, np.linalg.inv(L), turn, scales, strict=True):
+            rows = groups[k]
+            white = y[rows] @ W.T
+            values[rows] = white @ Z
+            constant -= 0.5 * float(np.square(white - values[rows] @ Z.T).sum()) + len(rows) * float(scale)
+    return Seen(observation, kinds, values, constant)
 
 
 def _alike(measured: BoolArray) -> list[NDArray[np.intp]]:
@@ -192,100 +146,3 @@ def _alike(measured: BoolArray) -> list[NDArray[np.intp]]:
     _, first, label, often = np.unique(names, return_index=True, return_inverse=True, return_counts=True)
     groups = np.split(np.argsort(label.ravel(), kind="stable"), np.cumsum(often)[:-1])
     return [groups[k] for k in np.argsort(first)]
-
-
-def _all_at_once(
-    out: CompressedRows, rows: NDArray[np.intp], y: FloatArray, chosen: NDArray[np.intp], C: FloatArray, R: FloatArray
-) -> None:
-    """Compress rows that have the same channels."""
-    squeezed = compress(C[chosen], R[np.ix_(chosen, chosen)])
-    there, rank = y[np.ix_(rows, chosen)], len(squeezed.observation)
-    out.observation[rows, :rank] = squeezed.observation
-    out.values[rows, :rank] = there @ squeezed.reach.T
-    out.constant[rows] = -0.5 * np.square(there @ squeezed.rest.T).sum(axis=1) - squeezed.log_scale
-
-
-def _one_by_one(
-    out: CompressedRows, rows: NDArray[np.intp], y: FloatArray, measured: BoolArray, C: FloatArray, R: FloatArray
-) -> None:
-    """Compress rows that have nothing in common.
-
-    The triangular factor of the whitened [C | y] holds C~, s and the length of the rest side by side, so one QR
-    factorisation for each row is enough, and no rank has to be decided: a row of zeros in C~ does no harm.
-    """
-    (n, D), P = y.shape, C.shape[-1]
-    white = np.empty((n, D, P + 1))
-    white[:, :, :P] = np.where(measured[:, :, None], C, 0.0)
-    white[:, :, P] = y
-    log_scale = _whiten(white, measured, R)
-    triangle: FloatArray = np.asarray(np.linalg.qr(white, mode="r"), dtype=np.float64)
-    kept = min(D, P)
-    out.observation[rows] = triangle[:, :kept, :P]
-    out.values[rows] = triangle[:, :kept, P]
-    rest = triangle[:, P, P] ** 2 if D > P else 0.0
-    out.constant[rows] = -0.5 * rest - log_scale
-
-
-def _whiten(rows: FloatArray, measured: BoolArray, R: FloatArray) -> FloatArray:
-    """Whiten `rows` (n, D, P + 1) in place; return log |det L| of each row.
-
-    A missing channel gets unit noise, independent of the others; its row of zeros then stays a row of zeros.
-    """
-    both = measured[:, :, None] & measured[:, None, :]
-    noise = np.where(both, R, 0.0)
-    diagonal = np.einsum("nii->ni", noise)
-    diagonal[~measured] = 1.0
-    L = np.linalg.cholesky(noise)
-    for k in range(len(rows)):
-        rows[k] = triangular_solve(L[k], rows[k])
-    logarithms: FloatArray = np.log(np.einsum("nii->ni", L)).sum(axis=1)
-    return logarithms
-
-
-# ---- which rows can be filtered alike
-
-
-class Stretch(NamedTuple):
-    """Rows ``start`` to ``stop - 1``.
-
-    `measured` tells which of the D channels all of them have; None if the rows differ.
-    """
-
-    start: int
-    stop: int
-    measured: BoolArray | None
-
-
-def stretches(y: FloatArray, C: FloatArray) -> list[Stretch]:
-    """Cut `y` (T+1, D), where NaN is missing, into stretches; refuse infinities.
-
-    `C` is (D, P), or (T+1, D, P) if each row has its own.
-
-    Examples
-    --------
-    >>> y = np.ones((3000, 1))
-    >>> y[1200:2900:2] = np.nan
-    >>> [(part.start, part.stop, part.measured is None) for part in stretches(y, np.eye(1))]
-    [(0, 1200, False), (1200, 3000, True)]
-    """
-    measured = np.isfinite(y)
-    infinite = np.argwhere(np.isinf(y))
-    if len(infinite):
-        row, channel = (int(i) for i in infinite[0])
-        raise DataError(f"y[{row}, {channel}] is infinite; a missing measurement is marked with NaN")
-    differs = (measured[1:] != measured[:-1]).any(axis=1)
-    if C.ndim == 3:
-        differs |= (C[1:] != C[:-1]).any(axis=(1, 2))
-    edges = np.flatnonzero(differs) + 1
-    starts, stops = np.concatenate([[0], edges]), np.concatenate([edges, [len(y)]])
-    alike = stops - starts >= min(_LONG, len(y))
-    out: list[Stretch] = []
-    at = 0
-    for start, stop in zip(starts[alike].tolist(), stops[alike].tolist(), strict=True):
-        if at < start:
-            out.append(Stretch(at, start, None))
-        out.append(Stretch(start, stop, measured[start]))
-        at = stop
-    if at < len(y):
-        out.append(Stretch(at, len(y), None))
-    return out

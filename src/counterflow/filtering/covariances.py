@@ -11,7 +11,6 @@ import numpy as np
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import ModelError, UnstableError
-from counterflow.filtering.checks import as_noise, as_system
 from counterflow.filtering.compression import compress
 from counterflow.filtering.products import triangular_solve
 from counterflow.filtering.results import freeze
@@ -44,14 +43,7 @@ class Update(NamedTuple):
 
 
 def update(X: FloatArray, observation: FloatArray) -> Update:
-    """Condition on a measurement, in Joseph's form: the result is symmetric and positive semidefinite.
-
-    Parameters
-    ----------
-    X : (P, P) array
-        Predicted covariance.
-    observation : (r, P) array
-        C~; the noise is N(0, I). r may be zero.
+    """Condition X (P, P) on a measurement C~ (r, P), in Joseph's form: symmetric, positive semidefinite. r may be zero.
     """
     from scipy.linalg.lapack import dpotrf
 
@@ -170,18 +162,12 @@ def lyapunov(F: FloatArray, Q: FloatArray) -> FloatArray:
 
 
 def default_covariance(A: FloatArray, Q: FloatArray, observation: FloatArray) -> tuple[str, FloatArray]:
-    """Initial covariance for a model that comes without one, and what to call it.
+    """Initial covariance for a model that comes without one, and what to call it; ``observation`` (r, P): C~.
 
     The state is split into the modes that decay and those that last. The first get their stationary covariance. The
     second get `VAGUE` times the sum of their process noise and of O^-1, where O is the information that P rows of
-    measurements without process noise hold about them. The split and O change with the basis as the state does, so
-    the result does not depend on the choice of basis.
-
-    Parameters
-    ----------
-    A, Q : (P, P) arrays
-    observation : (r, P) array
-        C~: measurements with noise N(0, I).
+    measurements without process noise hold about them. Split and O change with the basis as the state does, so the
+    result does not depend on the choice of basis.
     """
     from scipy.linalg import schur, solve_sylvester
 
@@ -247,18 +233,8 @@ def _name(eigenvalue: complex) -> str:
 class SteadyState:
     """Where the covariances of the filter settle.
 
-    Attributes
-    ----------
-    predicted_covariance : (P, P) array
-        Of h[t] given y[0..t-1].
-    filtered_covariance : (P, P) array
-        Of h[t] given y[0..t].
-    gain : (P, D) array
-        K: filtered = predicted + K (y - C predicted).
-    innovation_covariance : (D, D) array
-        Of y - C predicted.
-    radius : float
-        Spectral radius of A (I - K C): how fast the filter forgets; less than 1.
+    ``gain`` (P, D): filtered = predicted + K (y - C predicted). ``innovation_covariance`` (D, D): of y - C predicted.
+    ``radius``: spectral radius of A (I - K C), less than 1: how fast the filter forgets.
     """
 
     predicted_covariance: FloatArray
@@ -269,35 +245,13 @@ class SteadyState:
 
 
 def steady_state(A: FloatArray, C: FloatArray, Q: FloatArray, R: FloatArray) -> SteadyState:
-    """Solve for the covariances and the gain that the filter tends to.
+    """Solve for the covariances and the gain that the filter tends to; Q may be singular, or zero.
 
     The recursion itself gives a stabilising gain within a few steps; from there Newton's method solves the Riccati
     equation, each step being a Lyapunov equation whose solution is a sum of positive terms. Unit roots, roots close to
-    the unit circle and unstable modes are solved alike.
-
-    Parameters
-    ----------
-    A : (P, P) array
-    C : (D, P) array
-    Q : (P, P) array
-        May be singular, or zero.
-    R : (D, D) array
-
-    Raises
-    ------
-    UnstableError
-        If a mode that does not decay is not seen by any measurement; or if a mode on the unit circle is not excited by
-        Q, because its gain then tends to zero for ever and no steady filter forgets its errors.
-
-    Examples
-    --------
-    >>> one = np.eye(1)
-    >>> steady = steady_state(one, one, one, one)  # a random walk: the golden ratio
-    >>> steady.predicted_covariance.round(6).tolist(), round(steady.radius, 6)
-    ([[1.618034]], 0.381966)
+    the unit circle and unstable modes are solved alike. UnstableError if a mode that does not decay is not seen by any
+    measurement, or a mode on the unit circle is not excited by Q: its gain tends to zero for ever.
     """
-    A, C, Q = as_system(A, C, Q)
-    R = as_noise("R", R, len(C))
     compression = compress(C, R)
     X = _solve(A, compression.observation, Q)
     change = update(X, compression.observation)

@@ -17,13 +17,7 @@ _SOLVE = 512  # entries of the right-hand side up to which it uses one thread
 
 
 def product(tall: FloatArray, matrix: FloatArray, out: FloatArray | None = None) -> FloatArray:
-    """Return ``tall @ matrix`` for a tall (n, k) and a small (k, m) matrix, in `out` if given.
-
-    Examples
-    --------
-    >>> product(np.ones((3, 2)), np.eye(2)).sum()
-    np.float64(6.0)
-    """
+    """Return ``tall @ matrix`` for a tall (n, k) and a small (k, m) matrix, in `out` if given."""
     n, k = tall.shape
     m = matrix.shape[1]
     if out is None:
@@ -39,13 +33,7 @@ def product(tall: FloatArray, matrix: FloatArray, out: FloatArray | None = None)
 
 
 def triangular_solve(L: FloatArray, right: FloatArray, *, transpose: bool = False) -> FloatArray:
-    """Solve L X = right, or L' X = right, for a lower triangular L (n, n) and a right-hand side (n, m).
-
-    Examples
-    --------
-    >>> triangular_solve(np.array([[2.0, 0.0], [1.0, 1.0]]), np.array([[2.0], [3.0]])).ravel().tolist()
-    [1.0, 2.0]
-    """
+    """Solve L X = right, or L' X = right, for a lower triangular L (n, n) and a right-hand side (n, m)."""
     from scipy.linalg.blas import dtrsm
 
     n, m = right.shape

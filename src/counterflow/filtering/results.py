@@ -27,18 +27,9 @@ class Run(NamedTuple):
 class FilterResult:
     """State estimates of every row, given the measurements up to that row.
 
-    Attributes
-    ----------
-    predicted : (T+1, P) array
-        E[h[t] | y[0..t-1]]; row 0 is the initial mean.
-    filtered : (T+1, P) array
-        E[h[t] | y[0..t]].
-    log_likelihood : float
-        Of every measured number.
-    shared_innovations : (T+1, r) array
-        Innovations of the rows of each Run; of Rows, see ``innovations``.
-    runs : tuple of Run and Rows
-        The covariances, without repetition; the smoother reads them.
+    ``predicted`` (T+1, P): E[h[t] | y[0..t-1]]; row 0 is the initial mean. ``filtered`` (T+1, P): E[h[t] | y[0..t]].
+    ``log_likelihood``: of every measured number. ``shared_innovations`` (T+1, r): of the rows of each Run; of Rows, see
+    ``innovations``. ``runs``: the covariances, without repetition; the smoother reads them.
     """
 
     predicted: FloatArray
@@ -87,18 +78,11 @@ class FilterResult:
 
 @dataclass(frozen=True)
 class SmootherResult:
-    """State estimates of every row, given all measurements.
+    """State estimates of every row, given all measurements; the others if asked for.
 
-    Attributes
-    ----------
-    smoothed : (T+1, P) array
-        E[h[t] | y[0..T]].
-    covariance : (T+1, P, P) array or None
-        Cov[h[t] | y[0..T]], if asked for.
-    covariance_sum, lag_covariance_sum : (P, P) array or None
-        Sums over all rows of it and of Cov[h[t+1], h[t] | y[0..T]], if asked for; computed without keeping the rows.
-    first_covariance, last_covariance : (P, P) array or None
-        Rows 0 and T of `covariance`, whenever covariances or sums were asked for.
+    ``smoothed`` (T+1, P): E[h[t] | y[0..T]]; ``covariance`` (T+1, P, P). ``covariance_sum``, ``lag_covariance_sum`` (P,
+    P): over all rows of it and of Cov[h[t+1], h[t] | y[0..T]]. ``first_covariance``, ``last_covariance``: of rows 0 and
+    T.
     """
 
     smoothed: FloatArray

@@ -21,7 +21,6 @@ import numpy as np
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import ModelError
-from counterflow.filtering.checks import as_covariance, as_transition
 from counterflow.filtering.covariances import Convergence
 from counterflow.filtering.products import product, triangular_solve
 from counterflow.filtering.results import FilterResult, Run, SmootherResult, freeze
@@ -32,41 +31,16 @@ from counterflow.recurrence import linear_recurrence
 def rts_smoother(
     result: FilterResult, A: FloatArray, Q: FloatArray | None = None, *, covariances: bool = False, sums: bool = False
 ) -> SmootherResult:
-    """Estimate the state in every row from all measurements.
+    """Estimate the state in every row of a `kalman_filter`'s result from all measurements; A and Q are its own.
 
-    Parameters
-    ----------
-    result : FilterResult
-        Of `kalman_filter`; it holds all that is needed of the measurements and inputs.
-    A : (P, P) array
-        The one that was filtered with.
-    Q : (P, P) array, optional
-        The one that was filtered with; needed only if covariances of any kind are asked for.
-    covariances : bool
-        Whether to return Cov[h[t]] of every row, given all measurements.
-    sums : bool
-        Whether to return the sums of Cov[h[t]] and Cov[h[t+1], h[t]] over the rows, which is all that
-        expectation-maximisation needs.
-
-    Examples
-    --------
-    >>> from counterflow.filtering import kalman_filter
-    >>> one, none = np.eye(1), np.zeros((1, 0))
-    >>> y = np.array([[np.nan], [np.nan], [3.0]])  # only the last row is measured
-    >>> result = kalman_filter(y, np.zeros((3, 0)), one, none, one, one, one, initial_covariance=one)
-    >>> rts_smoother(result, one).smoothed.ravel().round(6).tolist()
-    [0.75, 1.5, 2.25]
+    ``covariances``: return Cov[h[t]] of every row, given all measurements. ``sums``: return the sums of Cov[h[t]] and
+    of Cov[h[t+1], h[t]] over the rows, which is all that expectation-maximisation needs. Q is needed for both.
     """
-    A = as_transition("A", A)
-    P = result.filtered.shape[1]
-    if len(A) != P:
-        raise ModelError(f"A must have shape ({P}, {P}), as in the filter; got {A.shape}")
     smoothed = freeze(_means(result, A))
     if not (covariances or sums):
         return SmootherResult(smoothed)
-    if Q is None:
-        raise ModelError("Q must be given if covariances or sums are asked for")
-    backward = _Backward(result.runs, A, as_covariance("Q", Q, P), covariances)
+    assert Q is not None
+    backward = _Backward(result.runs, A, Q, covariances)
     backward.run()
     return SmootherResult(
         smoothed, covariance=_frozen(backward.covariance),

@@ -127,14 +127,8 @@ def smoothed_covariances(
 ) -> Smoothed:
     """Covariances given all measurements: X - X N X, and (I - X N of the row after)' F X.
 
-    N = (G^-1 + X)^-1 with G the information of the rows from a row on about its state.
-
-    Parameters
-    ----------
-    after : two (P, P) arrays
-        G and X of the row after all of ``rows``; None if there is none.
-    covariance : (n, P, P) array, optional
-        Where to put the covariances of every row.
+    N = (G^-1 + X)^-1 with G the information of the rows from a row on about its state. ``after``: G and X of the row
+    after all of ``rows``; None if there is none. ``covariance`` (n, P, P): where to put those of every row.
     """
     blocks, X = rows.blocks, rows.predicted
     n, P = X.shape[:2]

@@ -23,19 +23,10 @@ _CHUNK = 4096  # rows multiplied at once: large enough for BLAS, small enough to
 
 @dataclass(frozen=True)
 class LaggedGram:
-    """Sums of products of all columns of all windows.
+    """Sums of products of all columns of all windows; ``windows`` of them, each of ``window`` rows.
 
-    Attributes
-    ----------
-    matrix : (window · m, window · m) array
-        Entry (i · m + a, j · m + b) is the sum over windows of column a, row i times column b, row j, where the
-        m = outputs + inputs columns are those of y, then those of u.
-    windows : int
-        How many windows were summed.
-    window : int
-        Rows of a window.
-    outputs, inputs : int
-        Columns of y and of u.
+    Entry (i m + a, j m + b) of ``matrix`` is the sum over windows of column a, row i times column b, row j, where the m
+    columns are the ``outputs`` of y, then the ``inputs`` of u.
     """
 
     matrix: FloatArray
@@ -51,25 +42,9 @@ class LaggedGram:
 
 
 def stretches(y: ArrayLike, least: int = 1) -> tuple[slice, ...]:
-    """Find the longest runs of rows in which every channel was measured.
+    """The longest runs of rows of y (T+1, r) in which every channel was measured (not NaN), in order of time.
 
-    Parameters
-    ----------
-    y : (T+1, r) array
-        NaN where nothing was measured.
-    least : int
-        Shorter runs are left out.
-
-    Returns
-    -------
-    tuple of slice
-        In order of time.
-
-    Examples
-    --------
-    >>> nan = float("nan")
-    >>> stretches([[1.0], [2.0], [nan], [3.0], [nan], [5.0], [6.0]], least=2)
-    (slice(0, 2, None), slice(5, 7, None))
+    Runs of fewer than ``least`` rows are left out.
     """
     y = as_record("y", y)
     if np.isinf(y).any():
@@ -88,28 +63,10 @@ _stretches = stretches  # the functions below have a parameter of that name
 
 
 def lagged_gram(y: ArrayLike, u: ArrayLike, window: int, stretches: Sequence[slice] | None = None) -> LaggedGram:
-    """Sum the products of all columns of all windows of consecutive rows.
+    """Sum the products of all columns of all windows of ``window`` consecutive rows.
 
-    Parameters
-    ----------
-    y : (T+1, r) array
-        Measurements, as deviations from their level. NaN only outside of the stretches.
-    u : (T+1, U) array
-        Inputs; U may be 0.
-    window : int
-        Rows of a window, at least 1.
-    stretches : sequence of slice, optional
-        Runs of rows to use; no window reaches over the end of one. By default, all runs without a missing value.
-
-    Notes
-    -----
-    Cost O(T · window · m²) in matrix products, memory O((window · m)²) whatever T is.
-
-    Examples
-    --------
-    >>> gram = lagged_gram([[1.0], [2.0], [3.0]], [[0.0], [0.0], [1.0]], window=2)
-    >>> gram.windows, gram.matrix[0].tolist()  # 1·1 + 2·2, and 1·2 + 2·3
-    (2, [5.0, 0.0, 8.0, 2.0])
+    ``y`` (T+1, r): deviations from their level, NaN only outside of the ``stretches``, which are by default all runs
+    without a missing value; no window reaches over the end of one. Cost O(T · window · m²) in matrix products.
     """
     y, u = as_pair(y, u)
     if window < 1:

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import ModelError, UnstableError
-from counterflow.filtering.checks import as_shaped, as_transition
+from counterflow.filtering.checks import as_shaped
 from counterflow.filtering.covariances import lyapunov, steady_state
 from counterflow.filtering.results import freeze
 
@@ -23,38 +23,18 @@ _SHARES = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95)  # of the inno
 
 
 def independent_noises(A: ArrayLike, C: ArrayLike, K: ArrayLike, Omega: ArrayLike) -> tuple[FloatArray, FloatArray]:
-    """Find independent noises Q and R whose Kalman filter is close to a given innovations model.
+    """Independent noises Q (n, n) and R (r, r) whose Kalman filter is close to a given innovations model.
 
-    If the steady filter of (A, C, Q, R) has the error covariance X, its gain obeys A X C' = K Omega, and
-    R = Omega - C X C', Q = X - A X A' + K Omega K'. Not every innovations model has such an X with Q, R >= 0, so the
-    equation is solved in the least-squares sense among the X that give positive definite noises. That solution
-    competes with plainer ones (a share of Omega for R, the rest through K for Q), and the noises under which data of
-    the innovations model are likeliest win: a safe start for maximum likelihood rather than an end.
+    x[t+1] = A x[t] + K e[t], y[t] = C x[t] + e[t], Cov(e) = Omega positive definite, A stable.
 
-    Parameters
-    ----------
-    A : (n, n), C : (r, n), K : (n, r), Omega : (r, r) arrays
-        x[t+1] = A x[t] + K e[t], y[t] = C x[t] + e[t], Cov(e) = Omega positive definite, A stable.
-
-    Returns
-    -------
-    Q : (n, n) array
-    R : (r, r) array
-        Both positive definite.
-
-    Examples
-    --------
-    The steady filter of a known model gives its noises back:
-
-    >>> from counterflow.filtering import steady_state
-    >>> A, C, Q, R = np.array([[0.9]]), np.eye(1), np.array([[0.5]]), np.array([[2.0]])
-    >>> steady = steady_state(A, C, Q, R)
-    >>> Q_found, R_found = independent_noises(A, C, A @ steady.gain, steady.innovation_covariance)
-    >>> [round(float(S[0, 0]), 3) for S in (Q_found, R_found)]
-    [0.5, 2.0]
+    If the steady filter of (A, C, Q, R) has the error covariance X, its gain obeys A X C' = K Omega, and R = Omega - C
+    X C', Q = X - A X A' + K Omega K'. Not every innovations model has such an X with Q, R >= 0, so the equation is
+    solved in the least-squares sense among the X that give positive definite noises. That solution competes with
+    plainer ones (a share of Omega for R, the rest through K for Q), and the noises under which data of the innovations
+    model are likeliest win: a safe start for maximum likelihood rather than an end.
     """
-    A = as_transition("A", A)
-    n = len(A)
+    n = len(np.asarray(A))
+    A = as_shaped("A", A, (n, n))
     C = as_shaped("C", C, ("r", n))
     r = len(C)
     K, Omega = as_shaped("K", K, (n, r)), as_shaped("Omega", Omega, (r, r))

@@ -63,14 +63,9 @@ _EXCHANGES = ((0, 5), (0, 3), (1, 6), (2, 4), (0, 1), (3, 5), (2, 6), (2, 3), (3
 class Finding:
     """What one channel's sensor or log did.
 
-    Parameters
-    ----------
-    channel : column of the measurements.
-    kind : one of ``KINDS``.
-    count : readings that are left out; of a quantised sensor, those that there are.
-    first, last : rows of the first and the last of them.
-    detail : spike: the reading that is farthest out; stuck: readings of the longest run; saturated: the value; held:
-        rows from reading to reading, 0 if they come irregularly; quantised: the step.
+    ``count``: readings that are left out, of a quantised sensor those that there are; ``first``, ``last``: their rows.
+    ``detail``: spike: the reading that is farthest out; stuck: readings of the longest run; saturated: the value; held:
+    rows from reading to reading, 0 if they come irregularly; quantised: the step.
     """
 
     channel: int
@@ -93,16 +88,11 @@ class Judged:
 class Sensor:
     """What a record has told of the sensor of one channel; rows that come later are judged by it, however few.
 
-    Parameters
-    ----------
-    low, high : between which the believed readings lie.
-    movement : median move from a reading to another one.
-    height : from which a jump away and back is a spike; None: none is.
-    step : of quantisation; 0: none that would matter.
-    coarse : whether the step is large beside the movement.
-    clipped : whether readings at ``low`` and ``high`` are saturated.
-    longest : equal readings in a row that are still believed; None: any number.
-    period : rows from reading to reading of a held log; 1: they come irregularly, 0: it is not held.
+    Believed readings lie between ``low`` and ``high``; ``movement``: median move from a reading to another one.
+    ``height``: from which a jump away and back is a spike; None: none is. ``step`` of quantisation, 0: none that would
+    matter; ``coarse``: whether it is large beside the movement. ``clipped``: whether readings at ``low`` and ``high``
+    are saturated. ``longest``: equal readings in a row that are still believed; None: any number. ``period``: rows from
+    reading to reading of a held log; 1: they come irregularly, 0: it is not held.
     """
 
     low: float = 0.0
@@ -209,26 +199,10 @@ class Sensor:
 def sensors_of(
     y: FloatArray, limits: Sequence[tuple[float, float] | None] | None = None, u: FloatArray | None = None
 ) -> tuple[Sensor, ...]:
-    """Ask a record what its sensors do, one for each channel.
+    """Ask a record what its sensors do, one for each channel of y (T+1, D).
 
-    Parameters
-    ----------
-    y : (T+1, D) array
-        Measurements; NaN where missing.
-    limits : sequence of (low, high) or None, optional
-        The range that was declared of each channel.
-    u : (T+1, U) array, optional
-        Inputs of the same unit: where one of them goes away and comes back, a channel may do the same.
-
-    Examples
-    --------
-    >>> y = np.random.default_rng(0).standard_normal((500, 1))
-    >>> y[100] = 1e6
-    >>> y[200:260] = y[200]
-    >>> for found in judged(sensors_of(y), y).findings:
-    ...     print(found.kind, found.count, found.first, found.last)
-    spike 1 100 100
-    stuck 59 201 259
+    ``limits``: the range that was declared of each channel, or None. ``u`` (T+1, U): inputs of the same unit; where one
+    of them goes away and comes back, a channel may do the same.
     """
     y = as_record("y", y)
     ends = [None] * y.shape[1] if limits is None else list(limits)

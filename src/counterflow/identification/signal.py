@@ -32,21 +32,11 @@ _TRACY_WIDOM = 3.2724  # 99.9 % quantile of the law of the largest root, real da
 class SignalSpace:
     """Where a unit's measurements carry a signal: y = mean + scale * (W s + noise).
 
-    Attributes
-    ----------
-    mean, scale : (D,) arrays
-        Level and standard deviation of each channel; a channel that never moves has scale 1.
-    W : (D, r) array
-        Orthonormal columns in standardised channels, the direction that varies most first. Rows of channels that
-        never move are zero.
-    noise : (D,) array
-        Variance of the white noise of each standardised channel; NaN where it is not known.
-    correlations : array
-        Canonical correlations of a row with earlier rows and inputs, largest first, one for each channel that moves.
-    edge : array
-        The largest that noise alone would give in their place.
-    shared : int
-        Directions that no earlier row or input predicts, but that many channels have in common.
+    ``scale`` (D,): standard deviation of each channel, 1 of one that never moves. ``W`` (D, r): orthonormal columns in
+    standardised channels, the direction that varies most first; zero where a channel never moves. ``noise`` (D,):
+    variance of the white noise of each standardised channel, NaN where it is not known. ``correlations``: canonical
+    ones of a row with earlier rows and inputs, largest first; ``edge``: the largest that noise alone would give in
+    their place. ``shared``: directions that no earlier row or input predicts, but that many channels have in common.
     """
 
     mean: FloatArray
@@ -74,13 +64,6 @@ class SignalSpace:
 
     def spread(self, chosen: NDArray[np.bool_]) -> SignalSpace:
         """The same space among more channels; `chosen` marks those that it was found in, the others have no part in it.
-
-        Examples
-        --------
-        >>> rng = np.random.default_rng(0)
-        >>> space = signal_space(rng.normal(size=(500, 2)).cumsum(axis=0))
-        >>> space.spread(np.array([True, False, True])).W[1].tolist()
-        [0.0, 0.0]
         """
         chosen = np.asarray(chosen, dtype=bool)
         if chosen.ndim != 1 or int(chosen.sum()) != len(self.scale):
@@ -92,39 +75,19 @@ class SignalSpace:
 
 
 def signal_space(y: ArrayLike, *, rank: int | None = None, u: ArrayLike | None = None) -> SignalSpace:
-    """Find the space in which a unit's measurements carry more than white noise.
+    """Find the space in which a unit's measurements y (T+1, D), in any units, carry more than white noise.
 
-    Parameters
-    ----------
-    y : (T+1, D) array
-        In any units and at any level. Rows with a missing value (NaN) are left out.
-    rank : int, optional
-        Number of directions to keep. By default, all those whose canonical correlation with the five rows before and
-        the inputs is above what noise alone would give (99.9 % quantile of the largest root), and of which at least
-        one percent can be predicted; and those that cannot be predicted but move many channels together by at least
-        as much as their noise. At least one.
-    u : (T+1, U) array, optional
-        Inputs. What responds to them at once and has no memory counts as a signal too.
-
-    Returns
-    -------
-    SignalSpace
-        Does not depend on the units of the channels, nor on their order.
-
-    Raises
-    ------
-    DataError
-        If no channel moves, or there are not enough rows.
-
-    Examples
-    --------
-    Two slow signals in six channels:
+    Rows with a missing value (NaN) are left out. ``rank``: directions to keep; by default all those whose canonical
+    correlation with the five rows before and the inputs ``u`` (T+1, U) is above what noise alone would give (99.9 %
+    quantile of the largest root), and of which at least one percent can be predicted; and those that cannot be
+    predicted but move many channels together by at least as much as their noise. At least one. DataError if no channel
+    moves, or there are not enough rows.
 
     >>> rng = np.random.default_rng(0)
     >>> s = np.zeros((3000, 2))
     >>> for t in range(1, 3000):
     ...     s[t] = 0.9 * s[t - 1] + rng.normal(size=2)
-    >>> space = signal_space(s @ rng.normal(size=(2, 6)) + rng.normal(size=(3000, 6)))
+    >>> space = signal_space(s @ rng.normal(size=(2, 6)) + rng.normal(size=(3000, 6)))  # two slow signals
     >>> space.rank, space.W.shape
     (2, (6, 2))
     """
@@ -172,16 +135,7 @@ def signal_space(y: ArrayLike, *, rank: int | None = None, u: ArrayLike | None =
 
 
 def project(space: SignalSpace, y: ArrayLike) -> FloatArray:
-    """Reduce measurements (T+1, D) to (T+1, r) numbers, s = W' (y - mean) / scale.
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> y = rng.normal(size=(500, 3)).cumsum(axis=0)
-    >>> space = signal_space(y)
-    >>> bool(np.allclose(space.mean + lift(space, project(space, y)), y))  # rank 3 of 3: nothing is lost
-    True
-    """
+    """Reduce measurements (T+1, D) to (T+1, r) numbers, s = W' (y - mean) / scale."""
     y = as_record("y", y)
     if y.shape[1] != len(space.scale):
         raise DataError(f"the space is of {len(space.scale)} channels; y has {y.shape[1]} columns")
@@ -190,14 +144,7 @@ def project(space: SignalSpace, y: ArrayLike) -> FloatArray:
 
 
 def lift(space: SignalSpace, changes: ArrayLike) -> FloatArray:
-    """Turn changes of s (rows, r) into changes of y (rows, D) in the channels' own units.
-
-    Examples
-    --------
-    >>> space = signal_space(np.random.default_rng(0).normal(size=(500, 3)).cumsum(axis=0))
-    >>> lift(space, np.zeros((2, space.rank))).shape
-    (2, 3)
-    """
+    """Turn changes of s (rows, r) into changes of y (rows, D) in the channels' own units."""
     changes = as_record("changes", changes)
     if changes.shape[1] != space.rank:
         raise DataError(f"the space has rank {space.rank}; changes has {changes.shape[1]} columns")

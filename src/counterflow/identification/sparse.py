@@ -50,22 +50,9 @@ def sparse_weights(
 ) -> SparseWeights:  # fmt: skip
     """Find the weights of one target.
 
-    Parameters
-    ----------
-    gram : (n, n), FᵀF. cross : (n,), Fᵀy. energy : yᵀy. rows : how many were summed.
-    source : (n,), numbers of the sources that the features belong to.
-    first, further : (n,), nats that a feature costs if it is the first of its source, and if it is not; ``inf``: it may
-        not enter.
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> F = rng.standard_normal((200, 30))
-    >>> y = F @ np.r_[2.0, np.zeros(28), -1.0] + 0.1 * rng.standard_normal(200)
-    >>> cost = np.full(30, 5.0)
-    >>> found = sparse_weights(F.T @ F, F.T @ y, y @ y, 200, np.arange(30), cost, cost)
-    >>> sorted(found.chosen.tolist()), found.mean.round(1).tolist()
-    ([0, 29], [2.0, -1.0])
+    ``gram`` (n, n): FᵀF; ``cross`` (n,): Fᵀy; ``energy``: yᵀy; of how many ``rows``. ``source`` (n,): numbers of the
+    sources that the features belong to. ``first``, ``further`` (n,): nats that a feature costs if it is the first of
+    its source, and if it is not; ``inf``: it may not enter.
     """
     size = len(cross)
     floor = LEAST_NOISE * energy / max(rows, 1.0)

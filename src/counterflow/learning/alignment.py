@@ -60,8 +60,8 @@ def _reacts(train: LaggedGram, test: LaggedGram, columns: NDArray[np.intp]) -> b
 def _grams(s: FloatArray, u: FloatArray) -> tuple[LaggedGram, LaggedGram, list[LaggedGram]]:
     """Products of windows of rows that decide: of the first ones, of those held out, and of pieces of these.
 
-    A window ends in a row in which every number is read. In rows before, the last reading stands in for a missing one:
-    it looks back only, so that no input seems to be foretold.
+    A window ends in a row in which every number is read; before, the last reading stands in for a missing one: it looks
+    back only, so that no input seems to be foretold.
     """
     at = LAGS + np.flatnonzero(np.isfinite(s[LAGS:]).all(axis=1))
     z = np.hstack([last_readings(s), u])
@@ -83,14 +83,7 @@ def _gram(z: FloatArray, outputs: int, at: NDArray[np.intp]) -> LaggedGram:
 
 
 def last_readings(s: FloatArray) -> FloatArray:
-    """Numbers (T, r) with the last reading where one is missing; before the first, that one.
-
-    Examples
-    --------
-    >>> nan = float("nan")
-    >>> last_readings(np.array([[nan], [1.0], [nan], [3.0]])).ravel().tolist()
-    [1.0, 1.0, 1.0, 3.0]
-    """
+    """Numbers (T, r) with the last reading where one is missing; before the first, that one."""
     known = np.isfinite(s)
     last = np.maximum.accumulate(np.where(known, np.arange(len(s))[:, None], -1), axis=0)
     held = np.take_along_axis(s, np.where(last < 0, np.argmax(known, axis=0), last), axis=0)

@@ -70,9 +70,8 @@ def impute_records(rows: Rows, known: KnownEdges | None = None) -> tuple[tuple[R
 def drop_outliers(rows: Rows, known: KnownEdges | None = None, kept: Collection[str] = ()) -> Rows:
     """The rows without readings that fit neither what came before them nor after: NaN there.
 
-    A wild reading that its unit has not noticed would decide the fit. Rows that follow one are off, too, because they
-    are foretold from it; so only the first of them goes, and the others are judged again without it. ``kept``: units
-    whose readings all stay.
+    Rows that follow a wild reading are off, too, because they are foretold from it; so only the first of them goes, and
+    the others are judged again without it. ``kept``: units whose readings all stay.
     """
     r = rows.targets
     judged = ~np.isin(np.array(rows.names)[rows.owner[:r]], list(kept))
@@ -132,7 +131,6 @@ def decays_of(
 ) -> dict[int, float]:
     """By how much each target that is read in few rows decays from row to row: the most lasting that fits its readings.
 
-    What is forgotten before the next reading leaves no trace in them, but ties the rows in between to both.
     ``before``: what was found on a similar record; only its neighbours are tried then.
     """
     found = {}

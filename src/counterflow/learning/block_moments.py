@@ -174,11 +174,8 @@ class BlockMoments:
     def absorbed(self, z: FloatArray, read: NDArray[np.bool_] | None = None) -> BlockMoments:
         """The same with the rows that follow, at a cost that depends on these only. Level and scale stay.
 
-        Parameters
-        ----------
-        z : (memory + k, m) in the units' own terms: the last ``memory`` rows before, then k new ones. Nothing missing.
-        read : (k, r), which targets of the new rows were read, where others were drawn; by default all. Rows in which
-            none was read are not learned from.
+        ``z`` (memory + k, m) in the units' own terms: the last ``memory`` rows before, then k new ones, nothing
+        missing. ``read`` (k, r): which targets of these were read; rows in which none was are not learned from.
         """
         count = len(z) - self.memory
         read = np.ones((count, self.targets), bool) if read is None else read
@@ -224,8 +221,8 @@ class BlockMoments:
     def _turn(self, shift: FloatArray, stretch: FloatArray, centre: FloatArray, size: FloatArray) -> csr_array:
         """(N, N): what makes features, targets and the constant those of columns (z - shift) · stretch.
 
-        A product of shifted columns is the old product less the columns that it is made of: z̄ is the mean of the first
-        spans, which are one row each. ``centre`` and ``size``: of the new products.
+        A product of shifted columns is the old product less the columns that it is made of. ``centre``, ``size``: of
+        products.
         """
         from scipy.sparse import coo_array
 
@@ -375,13 +372,7 @@ def block_moments_of(rows: Rows, like: BlockMoments | None = None, curved: bool 
 
 
 def block_length(rows: int) -> int:
-    """Rows of a block in a record of so many rows.
-
-    Examples
-    --------
-    >>> [block_length(rows) for rows in (32, 33, 1000, 1024, 1025)]
-    [1, 2, 32, 32, 64]
-    """
+    """Rows of a block in a record of so many rows."""
     return 1 << max(-(-rows // MOST_BLOCKS) - 1, 0).bit_length()
 
 

@@ -47,11 +47,9 @@ def impute_draw(
 ) -> FloatArray:  # fmt: skip
     """Numbers (T, r) with those that are not known drawn, or at their mean if ``rng`` is None.
 
-    Parameters
-    ----------
-    inputs : (T, U), standardised. linear : (b, r + U, r) weights over spans (b, 2). noise : (r, r), Γ.
-    start : (T, r) numbers to begin with; what is known is taken from ``gaps``.
-    extra : (T, r) what else is foretold of each row (products), taken as it is.
+    ``inputs`` (T, U), standardised; ``linear`` (b, r + U, r) weights over ``spans`` (b, 2); ``noise`` (r, r): Γ.
+    ``start`` (T, r): numbers to begin with. ``extra`` (T, r): what else is foretold of each row (products), taken as it
+    is.
     """
     T, r = gaps.values.shape
     p, open_ = int(spans[-1, 1]), gaps.open

@@ -42,10 +42,8 @@ class Drift:
 def drift_of(unit: int, sums: Sequence[FloatArray], counts: FloatArray) -> Drift | None:
     """How a unit drifts, if it does.
 
-    Parameters
-    ----------
-    sums : of each number of the unit (B, s + 2, s + 2), by block: its s features, the target, and a constant.
-    counts : (B,), rows of each block.
+    ``sums``: of each of its numbers (B, s + 2, s + 2), by block: its s features, the target, and a constant. ``counts``
+    (B,): rows of each block.
     """
     rng, time = np.random.default_rng(0), ramp(len(counts))
     shuffled = [rng.permutation(time) for _ in range(DIVISIONS)]
@@ -89,8 +87,7 @@ def memory_gains(sums: Sequence[FloatArray], counts: FloatArray) -> tuple[FloatA
     """By how much each of the ``MEMORIES`` foretells blocks better than all rows alike, and its standard error.
 
     Each block of the later half is foretold from those before it, weighted by their age. What counts is the fall of the
-    logarithm of the squared error, in the mean over numbers and blocks, about the means of each block. Arguments are
-    those of ``drift_of``.
+    logarithm of the squared error, in the mean over numbers and blocks, about the means of each block.
     """
     B = len(counts)
     later = range(B // 2, B)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import CounterflowError
-from counterflow.filtering import compress, steady_state
+from counterflow.filtering import steady_state
 from counterflow.filtering.covariances import lyapunov
 from counterflow.learning.likelihood import SharedRecord
 from counterflow.learning.parameters import Parameters
@@ -48,10 +48,15 @@ def settled_information(
     if noise_directions is None:
         noise_directions = basis_of_noise(parameters, Q)
     P, U = A.shape[0], record.u.shape[1]
-    C = compress(record.sight, record.noise).observation if record.alike else _root(record.mean_information)
-    r = C.shape[0]
     whole = bool(np.isfinite(record.values).all()) and record.alike
-    width = P + U + (r if whole else P)
+    if record.alike or passed is None:
+        filtered = record.filter(A, B, Q)
+        passed = filtered.filtered, filtered.innovations if whole else filtered.slopes
+    C = _root(record.mean_information)
+    if record.alike:  # as the filter compresses a row, which its innovations belong to
+        last = filtered.runs[-1].observation
+        C = last.reshape(-1, *last.shape[-2:])[-1]
+    r, width = len(C), P + U + passed[1].shape[1]
     if P * width > LARGEST_FORM:
         raise CounterflowError(
             f"standard errors: {parameters.coupling_size():,} couplings of {P} states and {U} inputs need a matrix of "
@@ -62,9 +67,6 @@ def settled_information(
     L = np.linalg.cholesky(C @ X @ C.T + np.eye(r))
     seen = np.linalg.solve(L, C)  # L⁻¹ C̃: the innovation white, as the filter returns it
     F = A @ (np.eye(P) - X @ seen.T @ seen)
-    if record.alike or passed is None:
-        filtered = record.filter(A, B, Q)
-        passed = filtered.filtered, filtered.innovations[:, :r] if whole else filtered.slopes
     regressors = np.hstack([passed[0], record.u, passed[1]])[:-1]
     if record.alike and not whole and record.steps > 1:
         regressors = regressors[1:]

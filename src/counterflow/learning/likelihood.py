@@ -196,14 +196,10 @@ class SharedRecord(Layout):
         return np.asarray(seen.T @ seen / len(there))
 
     def readings(self, wanted: Sequence[FloatArray]) -> tuple[FloatArray, FloatArray]:
-        """What each row by itself says of ``wanted[m]`` (q_m, P_m) times the states of each unit.
+        """What each row by itself says of ``wanted[m]`` (q_m, P_m) times the states of each unit, by least squares.
 
-        Returns
-        -------
-        (T+1, Σ q_m) array
-            Least squares; NaN where a row does not determine an entry.
-        (Σ q_m, Σ q_m) or (T+1, Σ q_m, Σ q_m) array
-            Covariance of its noise, of all rows or of each.
+        (T+1, Σ q_m), NaN where a row does not determine an entry; and the covariance of its noise, (q, q) of all rows
+        or (T+1, q, q) of each.
         """
         record, out, noises = self.squeezed, [], []
         for m, (rows, own) in enumerate(zip(record.observation_slices, record.state_slices, strict=True)):

@@ -190,7 +190,7 @@ class LinearGrounded(Grounded):
     def _remembered(self, schedule: FloatArray, found: FloatArray, own: slice) -> tuple[FloatArray, FloatArray | None]:
         """Covariance and directions of the answer to inputs ``schedule`` from rest, whose states are ``found``.
 
-        It is linear in the change. Whoever moves a slider asks for the same schedule again and again in other sizes: so
+        Who moves a slider asks for the same schedule again and again in other sizes, in which the answer is linear: so
         directions of every moved input in size one are kept.
         """
         A, B, spread = self.model.A, self.model.B, self.model.spread

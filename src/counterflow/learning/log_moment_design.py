@@ -133,11 +133,8 @@ class LogDesign:
         """The same with what clipping may have done: responses may be further from the centre than they were found.
 
         Where most was clipped in every window, all that is known of them is that instruments have ranges: a response of
-        half of one to the usual movement of an input is not ruled out.
-
-        Parameters
-        ----------
-        centred : what rows of the last window were clipped around.
+        half of one to the usual movement of an input is not ruled out. ``centred``: what the last window was clipped
+        around.
         """
         estimates, told = [], []
         for m, (each, windows) in enumerate(zip(found.estimates, found.windows, strict=True)):

@@ -42,13 +42,7 @@ LEAST_SHARE = 0.02  # of a band's power that is taken to be there in every band
 
 
 def poles_of(memory: int) -> tuple[float, ...]:
-    """Poles of a bank that follows inputs for ``memory`` rows: lags first, then ever slower relaxations.
-
-    Examples
-    --------
-    >>> [round(pole, 2) for pole in poles_of(100)[18:]], poles_of(4)
-    ([0.0, 0.0, 0.82, 0.92, 0.97], (0.0, 0.0, 0.0, 0.0))
-    """
+    """Poles of a bank that follows inputs for ``memory`` rows: lags first, then ever slower relaxations."""
     lags = min(LAGS, memory)
     longest = memory / TIMES
     constants, each = [], 5.0
@@ -64,15 +58,6 @@ def pole_system(poles: tuple[float, ...]) -> tuple[FloatArray, FloatArray]:
     """(F, b) of orthonormal functions with these poles, the states of x[k+1] = F x[k] + b u[k].
 
     Function j is that of its own pole after all-passes of those before it (Takenaka and Malmquist).
-
-    Examples
-    --------
-    >>> F, b = pole_system((0.0, 0.5, 0.9))
-    >>> gram, x = np.zeros((3, 3)), b
-    >>> for _ in range(400):
-    ...     gram, x = gram + np.outer(x, x), F @ x
-    >>> bool(np.abs(gram - np.eye(3)).max() < 1e-12)
-    True
     """
     count = len(poles)
     F, b = np.zeros((count, count)), np.zeros(count)
@@ -319,15 +304,6 @@ def _posterior(
 def _scale(values: FloatArray, told: FloatArray) -> tuple[float, float, float]:
     """Of one response with information ``values`` (d,) in modes of belief, which tell ``told``: its most likely scale,
     the largest that is not contradicted, and the logarithm of how much more likely it is than no response at all.
-
-    Examples
-    --------
-    >>> likely, largest, gain = _scale(np.full(20, 100.0), np.full(20, 100.0))  # responses of 1 to within 0.1
-    >>> round(likely, 1), largest < 3, gain > 100
-    (1.0, True, True)
-    >>> likely, largest, gain = _scale(np.full(20, 100.0), np.full(20, 5.0))  # nothing but noise
-    >>> likely, 0.001 < largest < 0.1, gain
-    (0.0, True, 0.0)
     """
     top = float(values.max(initial=0.0))
     if not top > 0:

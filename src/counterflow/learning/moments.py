@@ -235,20 +235,12 @@ def estimated(record: MomentRecord, parameters: Parameters, prior: Quadratic | N
 
 
 def clipping_bias(clipped: float) -> float:
-    """By how much of itself an estimate may be short, if a share of what it was made of is ``clipped``.
-
-    >>> clipping_bias(0.0), clipping_bias(0.5), round(clipping_bias(1.0))
-    (0.0, 1.0, 100)
-    """
+    """By how much of itself an estimate may be short, if a share of what it was made of is ``clipped``."""
     return clipped / max(1 - clipped, MOST_SHORT)
 
 
 def clipping_se_factor(clipped: float) -> float:
-    """By how much standard errors grow: where nearly everything was clipped, too little was released.
-
-    >>> clipping_se_factor(0.0), round(clipping_se_factor(0.1), 2), round(clipping_se_factor(1.0))
-    (1.0, 1.01, 100)
-    """
+    """By how much standard errors grow: where nearly everything was clipped, too little was released."""
     return 1 / max(1 - clipped**2, MOST_SHORT)
 
 

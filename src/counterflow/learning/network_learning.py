@@ -135,7 +135,7 @@ def learn(
 def refreshed(network: Network, products: BlockMoments, posterior: Posterior) -> tuple[Network, Posterior]:
     """The weights of the same features by the sums of more rows, in the same standardisation.
 
-    Nothing enters or leaves, and the damping stays: what remains are small problems, all of them solved at once.
+    Nothing enters or leaves, and the damping stays.
     """
     _, n, r = posterior.variance.shape
     apart = network.offset.any(axis=0)  # units that changed have sums of their own, which are not kept

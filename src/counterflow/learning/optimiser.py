@@ -71,16 +71,10 @@ def maximum_likelihood(
 ) -> Estimated:  # fmt: skip
     """Estimate couplings from a shared record.
 
-    Parameters
-    ----------
-    start : full A and B to begin from; default: bias-compensated least squares, or no coupling where that is not to be
-        had (rank-deficient measurements).
-    tolerance : stop when the gradient, measured by what it could still move the estimates in (complete-data) standard
-        errors, is below this.
-    evaluations : at most so many passes over the data.
-    penalty : added to the negative log-likelihood: what earlier data said, or a prior.
-    known : couplings that there can be; what a start has in the blocks of others is left out.
-    progress : called with the share that is done, by how far the gradient has fallen, and the pass in words.
+    ``start``: full A and B; by default bias-compensated least squares, or no coupling where that is not to be had.
+    ``tolerance``: what a gradient may still move the estimates, in (complete-data) standard errors. ``evaluations``:
+    passes over the data, at most. ``penalty``: added to the negative log-likelihood, what earlier data said or a prior.
+    ``known``: couplings that there can be. ``progress``: called with the share that is done, and the pass in words.
     """
     if estimate not in ESTIMATES:
         raise OptionError(f"fit: option 'estimate' must be one of {', '.join(map(repr, ESTIMATES))}, got {estimate!r}")
@@ -190,11 +184,7 @@ def _climb(
 
 
 def _share(first: float, now: float, aim: float) -> float:
-    """How far a number has fallen from the first to the aim, by its logarithm.
-
-    >>> _share(1.0, 1e-5, 1e-10), _share(1.0, 2.0, 1e-10), _share(1e-10, 1e-11, 1e-10)
-    (0.5, 0.0, 1.0)
-    """
+    """How far a number has fallen from the first to the aim, by its logarithm."""
     whole = math.log(first / aim) if aim > 0 and first > aim else 0.0
     return min(1.0, max(0.0, math.log(first / max(now, 1e-300)) / whole)) if whole else 1.0
 

@@ -31,14 +31,11 @@ class Predictor(ABC):
     def step(
         self, values: Given, inputs: Given, coming: Given | None = None
     ) -> tuple[Predictor, dict[str, FloatArray]]:
-        """Newest s_m[t] and u_m[t] of every unit -> each unit's own predicted h_m[t+1].
+        """Newest s_m[t] and u_m[t] of every unit -> the next predictor, and each unit's own predicted h_m[t+1].
 
-        Parameters
-        ----------
-        values : messages of the newest row. A unit may be missing, or None: it then brings nothing new in this row.
-        inputs : inputs of the newest row, as they were logged.
-        coming : inputs of the row to come, of units whose inputs act on their own row, as far as they are known; others
-            are taken to stay as they are.
+        ``values``: a unit may be missing, or None: it brings nothing new in this row. ``inputs``: as they were logged.
+        ``coming``: inputs of the row to come, of units whose inputs act on their own row, as far as they are known;
+        others are taken to stay as they are.
         """
         record = self.record
         s = self._row("values", values, record.observation_slices)
@@ -97,13 +94,10 @@ class StatePredictor(Predictor):
 
 @dataclass(frozen=True, eq=False)
 class RowPredictor(Predictor):
-    """Of a fit from logs: the mean of its network, on its last rows.
+    """Of a fit from logs: the mean of its network, on its last ``rows`` (memory, m), standardised.
 
-    A message that is missing is what was predicted. Of the states only the numbers that units have sent are predicted;
-    nothing else is needed for their measurements.
-
-    ``rows`` (memory, m): standardised. ``level`` (U,): of the inputs; ``early`` (U,): whether they act on their own
-    row. ``numbers`` (r,): which states are numbers.
+    A message that is missing is what was predicted; of the states only the numbers that units have sent are predicted.
+    ``level`` (U,): of the inputs; ``early`` (U,): whether they act on their own row. ``numbers`` (r,): their states.
     """
 
     network: Network

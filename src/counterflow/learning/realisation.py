@@ -63,11 +63,6 @@ def shrink(A: FloatArray, limit: float = STABLE) -> FloatArray:
     """Bring the eigenvalues of A that lie outside of a disc onto its edge and leave the others where they are.
 
     Works on the real Schur form, so that it is as safe for repeated eigenvalues as for distinct ones.
-
-    Examples
-    --------
-    >>> shrink(np.array([[1.25, 1.0], [0.0, 0.5]]), 0.9).round(12).tolist()
-    [[0.9, 1.0], [0.0, 0.5]]
     """
     from scipy.linalg import schur
 

@@ -78,13 +78,9 @@ def find_change(
 ) -> Change | None:
     """The clearest change in rows in which a plant may have changed; None if it did not.
 
-    Parameters
-    ----------
-    features : gives the features (T, s) of a number, the last of which is constant. With a row they are those that were
-        chosen with a level of their own before and after it.
-    targets : (T, r), the numbers.
-    owner : (r,), the unit of each number.
-    least : rows of a way of running; by default a share of these.
+    ``features`` gives those (T, s) of a number, the last of which is constant; with a row, those that were chosen with
+    a level of their own before and after it. ``targets`` (T, r): the numbers; ``owner`` (r,): their units. ``least``:
+    rows of a way of running; by default a share of these.
     """
     T, r = targets.shape
     least = max(int(np.ceil(LEAST_SHARE * T)), LEAST_ROWS) if least is None else least
@@ -315,15 +311,9 @@ def difference_gains(
 ) -> FloatArray:
     """Net gains (k,) in log-likelihood of few weights of their own in part of the rows.
 
-    Parameters
-    ----------
-    whole : (s + 1, s + 1), sums of products of features and target, the target last. later : (k, s + 1, s + 1), the
-        same over the rows of each part, or with other weights of rows than one and zero.
-    rows : how many there are in all.
-    first : how many features, the first ones, may have weights of their own; by default all.
-    square : (k, s, s), of the features with the squares of these weights; by default they are one and zero.
-
-    Features enter one by one, whichever gains most; the number of them that is worth most is taken, or none.
+    ``whole`` (s + 1, s + 1): sums of products of features and target, the target last; ``later`` (k, s + 1, s + 1):
+    over the ``rows`` of each part, or with other weights than one and zero, whose squares weight ``square`` (k, s, s)
+    then. Only the ``first`` features may have weights of their own. They enter one by one, whichever gains most.
     """
     s, k = len(whole) - 1, len(later)
     inverse = np.linalg.inv(whole[:s, :s] + 1e-6 * rows * np.eye(s))

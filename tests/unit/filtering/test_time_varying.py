@@ -7,7 +7,6 @@ import pytest
 from filter_twins import covariances
 from tolerances import EXACT, LONG
 
-from counterflow.errors import DataError, ModelError
 from counterflow.filtering import kalman_filter, rts_smoother
 from counterflow.filtering.time_varying import conditioned, predicted_covariances, recurrence
 
@@ -145,16 +144,3 @@ def test_innovations_of_rows_that_differ_are_white():
 def test_information_and_prior_may_be_singular():
     G, X = np.diag([2.0, 0.0, 1.0]), np.diag([0.5, 3.0, 0.0])
     np.testing.assert_allclose(conditioned(G, X), np.diag([1.0, 0.0, 1.0]), rtol=EXACT)
-
-
-def test_a_C_of_other_rows_is_refused():
-    C, A, Q = rows(np.random.default_rng(0), 50, 3, 2, "usual")
-    nothing = np.zeros((50, 0)), A, np.zeros((3, 0))
-    with pytest.raises(DataError, match="y must have shape"):
-        kalman_filter(np.zeros((49, 2)), np.zeros((49, 0)), A, np.zeros((3, 0)), C, Q, np.eye(2))
-    with pytest.raises(ModelError, match="C must"):
-        kalman_filter(np.zeros((50, 2)), *nothing, C[:, :, :2], Q, np.eye(2))
-    broken = C.copy()
-    broken[7, 0, 0] = np.inf
-    with pytest.raises(ModelError, match="C must be finite"):
-        kalman_filter(np.zeros((50, 2)), *nothing, broken, Q, np.eye(2))
