@@ -75,7 +75,7 @@ def test_rounds_that_are_kept_and_runs_that_share_a_start(tiny: Outcome) -> None
     assert run("lagrangian").array("delta_d/unit1")[0] == tiny.array("delta_d/unit1")[0]
     assert run(run=2).array("delta_d/unit1")[0] != tiny.array("delta_d/unit1")[0]
     assert tiny.number("rises") == 0.0
-    assert two_units.rising_share(np.array([3.0, 4.0, 2.0])) == 0.5
+    assert two_units.climb(np.array([8.0, 1.0, 2.0, 0.5])) == pytest.approx(np.log(2))
 
 
 def test_the_proprietary_loss_and_the_phases_of_the_validation(tiny: Outcome) -> None:

@@ -127,7 +127,7 @@ def test_tables_have_every_method_and_every_condition() -> None:
     assert len(methods) == len(finding.SETTINGS)
     assert len(regional.rows) == 16
     assert [row[0] for row in repaired.rows] == list(repair.ROWS.values())
-    assert all([row[0] for row in table.rows] == list(METHODS.values()) for table in methods)
+    assert all([row[0] for row in table.rows] == [label for label, _ in METHODS.values()] for table in methods)
     assert all([row[0] for row in table.rows] == list(conditions.CONDITIONS) for table in (conditional, shares))
     assert [row[0] for row in predictions.rows] == [f"{weight:g}" for weight in conditions.WEIGHTS]
 

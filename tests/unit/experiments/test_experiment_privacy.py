@@ -10,7 +10,8 @@ from tolerances import EXACT
 
 import counterflow as cf
 from counterflow.paper.augmented import AugmentedModel, ClientData
-from counterflow.paper.experiments import audit, privacy
+from counterflow.paper.contraction import settled_gain
+from counterflow.paper.experiments import privacy as privacy_results
 from counterflow.paper.experiments.effects import coupling_error, recorded
 from counterflow.paper.experiments.experiment import Task
 from counterflow.paper.experiments.privacy import NONE, PrivacyResult
@@ -35,7 +36,7 @@ def test_the_published_noise_is_that_of_a_published_private_fit() -> None:
 def test_without_privacy_rounds_are_as_many_and_nothing_is_spent() -> None:
     task = Task("privacy", {"method": "published", "epsilon": NONE, "run": 0, "steps": 200})
     values = PrivacyResult.compute(task)
-    assert np.asarray(values["server_loss"]).shape == (privacy.ROUNDS,)
+    assert np.asarray(values["server_loss"]).shape == (privacy_results.ROUNDS,)
     assert values["gaps"] == 0
     assert np.isnan(float(values["spent"]))
 
@@ -48,8 +49,8 @@ def test_the_rigorous_release_is_noised() -> None:
 
 def test_effects_that_overflow_are_no_number() -> None:
     plant = cf.random_plant(rng=0)
-    assert np.isnan(privacy._effects(plant.replace(A=1e200 * np.eye(4)), plant))
-    assert privacy._effects(plant.replace(A=1e3 * np.eye(4)), plant) == privacy.CEILING
+    assert np.isnan(privacy_results._effects(plant.replace(A=1e200 * np.eye(4)), plant))
+    assert privacy_results._effects(plant.replace(A=1e3 * np.eye(4)), plant) == privacy_results.CEILING
 
 
 def test_the_spread_is_the_difference_of_two_draws_of_the_noise() -> None:
@@ -61,7 +62,7 @@ def test_the_spread_is_the_difference_of_two_draws_of_the_noise() -> None:
             recording, plant.locals(), method="penalty", rounds=10,
             privacy=cf.Privacy(100.0, 1e-6, accounting="published", seed=seed),
         ).plant
-        for seed in (0, privacy.OTHER_NOISE)
+        for seed in (0, privacy_results.OTHER_NOISE)
     )  # fmt: skip
     gap = size = 0.0
     for letter in "AB":
@@ -85,7 +86,7 @@ def test_the_audit_follows_what_the_unit_really_sent() -> None:
     found = cf.fit(recording, plant.locals(), method="penalty", rounds=6, privacy=privacy, watch=watch)
     bound, part = sent[0].bound, found.parts["one"]
     y, u = (clipped_rows(each, bound)[0] for each in (recording["one"].y, recording["one"].u))
-    rows = audit.followed(AugmentedModel(part.working_model, ClientData.from_part(part, y, u)), answers)
+    rows = privacy_results.followed(AugmentedModel(part.working_model, ClientData.from_part(part, y, u)), answers)
     assert len(rows) == len(sent) == 6
     for message, means in zip(sent, rows, strict=True):
         noise = np.hstack([message.refined, message.augmented, message.predicted]) - means
@@ -97,9 +98,10 @@ def test_an_audit_of_one_message_is_its_gaussian_epsilon() -> None:
     plant = cf.random_plant(units=["one", "two"], rng=0)
     recording = recorded(plant, 200, 1000, 0.9)
     privacy = cf.Privacy(1.0, 1e-6, accounting="published", seed=0)
-    found = audit.audited(plant, recording, privacy, 1, "one")
+    found = privacy_results.audited(plant, recording, privacy, 1, "one")
     unit = cf.fit(recording, plant.locals(), method="penalty", rounds=1, privacy=privacy).privacy.units["one"]
-    model, direction = plant.local("one"), audit._direction(plant, "one")
+    model = plant.local("one")
+    direction = np.linalg.svd(settled_gain(model))[2][0]
     struck, still = np.zeros((201, 8)), np.zeros((201, 2))
     struck[100] = 2 * unit.clip * direction
     states = cf.KalmanEstimator(model).estimate(struck, still).refined[:-1]

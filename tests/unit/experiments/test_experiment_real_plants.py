@@ -28,10 +28,18 @@ def test_training_is_the_published_one_on_the_prepared_rows(swat: Outcome) -> No
     assert recording.names == ("S1", "S2", "S3", "S4", "S5", "S6")
     y = np.hstack([recording[name].y for name in recording.names])
     np.testing.assert_allclose(y.std(axis=0), 1.0, atol=0.05)  # z-scores
-    models, kept = real_plants.local_models(recording)
-    assert 0 < kept <= 1
+    pooled = real_plants.pooled_model(recording)
+    assert 0 < pooled.kept <= 1
     history = cf.fit(
-        recording, models, method="penalty", solver="gradient", xi=10.0, rounds=8, tol=0.0, initial_scale=1.0, seed=1
+        recording,
+        pooled.locals,
+        method="penalty",
+        solver="gradient",
+        xi=10.0,
+        rounds=8,
+        tol=0.0,
+        initial_scale=1.0,
+        seed=1,
     ).history
     np.testing.assert_allclose(swat.array("server_loss")[1], history.server_loss, rtol=1e-9)
     np.testing.assert_allclose(swat.array("delta_d/S3")[1], history.delta_d["S3"], rtol=1e-9)

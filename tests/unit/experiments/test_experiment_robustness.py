@@ -7,11 +7,10 @@ import pytest
 from tolerances import EXACT, LONG
 
 import counterflow as cf
-from counterflow.paper.experiments import faults
+from counterflow.paper.experiments import robustness
 from counterflow.paper.experiments.effects import effect_error, recorded, responses
 from counterflow.paper.experiments.experiment import Task
-from counterflow.paper.experiments.faults import case, fresh
-from counterflow.paper.experiments.robustness import FAULTS, Robustness
+from counterflow.paper.experiments.robustness import FAULTS, Robustness, case, fresh
 
 PLANT = cf.random_plant(units=2, rng=0)
 
@@ -23,7 +22,7 @@ def test_wrong_local_blocks_are_wrong_by_what_is_asked() -> None:
         assert np.linalg.norm(model.B - true.B) == pytest.approx(0.1 * np.linalg.norm(true.B), rel=EXACT)
         assert np.linalg.norm(model.A - true.A) == pytest.approx(0.1 * np.linalg.norm(true.A), rel=EXACT)
         assert (model.C == true.C).all()
-    assert made.recording == recorded(PLANT, 50, 8000, faults.POLE)
+    assert made.recording == recorded(PLANT, 50, 8000, robustness.POLE)
     assert case("local", 0.0, seed=0, steps=50).models == PLANT.locals()
 
 
@@ -36,7 +35,7 @@ def test_wrong_noise_is_a_factor_and_colour_is_the_pole() -> None:
 
 def test_missing_rows_are_missing_and_filled_by_straight_lines() -> None:
     made = case("missing", 0.3, seed=0, steps=400)
-    full = recorded(PLANT, 400, 8000, faults.POLE)
+    full = recorded(PLANT, 400, 8000, robustness.POLE)
     for name in PLANT.names:
         holes = np.isnan(made.recording[name].y).all(axis=1)
         assert (np.isnan(made.recording[name].y).any(axis=1) == holes).all()

@@ -46,14 +46,7 @@ from counterflow.paper.experiments.verdicts import (
     rarely,
     within,
 )
-from counterflow.paper.experiments.wording import (
-    NEW_DATA,
-    PERSISTENT_INPUTS,
-    SHORT_OF_ORACLE,
-    STATE_COUPLINGS,
-    WHITE_INPUTS,
-    said,
-)
+from counterflow.paper.experiments.wording import FACTS, said
 
 GROWTH = {"units": 2.0, "states": 1.0, "inputs": 1.0}  # of bytes, as the paper's formulas say
 NINE = np.array([[10.0, 9.0, 8.0]])
@@ -316,19 +309,19 @@ def test_texts_say_what_the_verdicts_say(name: str, outcomes: list[Outcome] | No
 
 
 FACTS = [
-    ("disentanglement", "states: B_mn", WHITE_INPUTS),
-    ("disentanglement", "states: A_mn", STATE_COUPLINGS),
-    ("transfer-function", "The transfer function", WHITE_INPUTS),
-    ("validation", "New data, client 2", NEW_DATA),
-    ("validation", "Distance", SHORT_OF_ORACLE),
-    ("finding", "Counterfactual inference, M = 2, white inputs", WHITE_INPUTS),
-    ("finding", "Counterfactual inference, M = 4, AR(0.9) inputs", PERSISTENT_INPUTS),
-    ("finding", "The server learns B_mn, white inputs", WHITE_INPUTS),
-    ("finding", "The server learns B_mn, AR(0.9) inputs", PERSISTENT_INPUTS),
-    ("finding", "Direction of B_mn", WHITE_INPUTS),
-    ("finding", "Couplings through states only (B_mn = 0)", STATE_COUPLINGS),
-    ("finding", "Short of the centralized fit", SHORT_OF_ORACLE),
-    ("finding", "Prediction on new data", NEW_DATA),
+    ("disentanglement", "states: B_mn", FACTS["WHITE_INPUTS"]),
+    ("disentanglement", "states: A_mn", FACTS["STATE_COUPLINGS"]),
+    ("transfer-function", "The transfer function", FACTS["WHITE_INPUTS"]),
+    ("validation", "New data, client 2", FACTS["NEW_DATA"]),
+    ("validation", "Distance", FACTS["SHORT_OF_ORACLE"]),
+    ("finding", "Counterfactual inference, M = 2, white inputs", FACTS["WHITE_INPUTS"]),
+    ("finding", "Counterfactual inference, M = 4, AR(0.9) inputs", FACTS["PERSISTENT_INPUTS"]),
+    ("finding", "The server learns B_mn, white inputs", FACTS["WHITE_INPUTS"]),
+    ("finding", "The server learns B_mn, AR(0.9) inputs", FACTS["PERSISTENT_INPUTS"]),
+    ("finding", "Direction of B_mn", FACTS["WHITE_INPUTS"]),
+    ("finding", "Couplings through states only (B_mn = 0)", FACTS["STATE_COUPLINGS"]),
+    ("finding", "Short of the centralized fit", FACTS["SHORT_OF_ORACLE"]),
+    ("finding", "Prediction on new data", FACTS["NEW_DATA"]),
     ("privacy", "Training converges", "training under the published noise"),
     ("privacy", "The augmented client", "training under the published noise"),
     ("robustness", "Effects: missing rows", "effects under faults"),
@@ -410,7 +403,6 @@ def test_with_inputs_of_mean_zero_the_corollary_cannot_be_judged() -> None:
 def test_a_recovery_that_nobody_has_cannot_be_compared() -> None:
     worse = {f"error__{m}__unit1": errors(1.0, 5.0, 9.0) for m in ("proprietary", "augmented", "server")}
     assert claim("validation", "Recovery, client 1", trained(**worse)).verdict == "not comparable"
-
 
 
 def test_scatter_and_few_runs_decide_nothing_about_faults_and_real_plants() -> None:

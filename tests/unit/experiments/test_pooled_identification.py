@@ -9,18 +9,23 @@ from tolerances import EXACT
 
 from counterflow.errors import DataError, OptionError
 from counterflow.paper.pooled import assign_states, pooled_model
-from counterflow.plant import random_plant
+from counterflow.plant import Recording, random_plant
 
 
 @pytest.fixture(scope="module")
-def plant_and_data():
+def recording():
     plant = random_plant(units=["boiler", "turbine", "pump"], states=2, outputs=4, coupling=0.1, rng=3)
-    recording = plant.simulate(6000, rng=4)
-    return plant, {m: part.y for m, part in recording.items()}, {m: part.u for m, part in recording.items()}
+    return plant.simulate(6000, rng=4)
+
+
+def with_y(recording, name, y):
+    """The recording with other measurements of one unit."""
+    data = {n: (y if n == name else recording[n].y, recording[n].u) for n in recording.names}
+    return Recording.from_arrays(data)
 
 
 def test_every_unit_gets_a_state_and_ties_go_to_the_first():
-    owner, moved = assign_states([[3.0, 1.0, 1.0], [2.0, 2.0, 1.0], [5.0, 0.0, 4.0], [1.0, 0.0, 0.5]])
+    owner, moved = assign_states(np.array([[3.0, 1.0, 1.0], [2.0, 2.0, 1.0], [5.0, 0.0, 4.0], [1.0, 0.0, 0.5]]))
     assert owner.tolist() == [0, 1, 2, 0]
     assert moved == ((1, 1), (2, 2))
     assert assign_states(np.ones((3, 3)))[0].tolist() == [1, 2, 0]
@@ -30,22 +35,21 @@ def test_every_unit_gets_a_state_and_ties_go_to_the_first():
 
 
 @pytest.mark.parametrize("basis", ["canonical", "modal"])
-def test_blocks_energy_and_refit(plant_and_data, basis):
-    _, y, u = plant_and_data
-    model = pooled_model(y, u, 6, basis=basis)
-    assert model.units == tuple(y)
-    assert set(model.owners) == set(y)
-    assert list(model.owners) == sorted(model.owners, key=list(y).index)
-    rows = np.repeat(np.arange(3), [y[unit].shape[1] for unit in y])
-    owner = np.array([model.units.index(name) for name in model.owners])
+def test_blocks_energy_and_refit(recording, basis):
+    model = pooled_model(recording, 6, basis=basis)
+    names = list(recording.names)
+    assert list(model.owners) == sorted(model.owners, key=names.index)
+    rows = np.repeat(np.arange(3), [recording[unit].y.shape[1] for unit in names])
+    owner = np.array([names.index(name) for name in model.owners])
     for matrix, left in ((model.C, rows), (model.Q, owner), (model.R, rows)):
         assert not matrix[left[:, None] != (owner if matrix is model.C else left)].any()
     assert np.linalg.eigvalsh(model.Q)[0] > 0
     assert np.linalg.eigvalsh(model.R)[0] > 0
     np.testing.assert_allclose(model.energy.sum(axis=1), 1.0, rtol=EXACT)
-    assert sorted(model.columns) == list(range(6))
-    for unit in model.units:
-        assert model.states(unit).stop - model.states(unit).start == model.owners.count(unit)
+    for m, unit in enumerate(names):
+        assert model.locals[unit].states == model.owners.count(unit) > 0
+        np.testing.assert_array_equal(model.locals[unit].A, model.A[np.ix_(owner == m, owner == m)])
+        np.testing.assert_array_equal(model.locals[unit].C, model.C[np.ix_(rows == m, owner == m)])
     # A is that of the identified model in other coordinates, because its own states obey it
     eigenvalues = (np.sort_complex(np.linalg.eigvals(A)) for A in (model.A, model.source.A))
     np.testing.assert_allclose(*eigenvalues, atol=0.02)
@@ -56,37 +60,26 @@ def test_blocks_energy_and_refit(plant_and_data, basis):
 
 def test_uncoupled_units_are_told_apart_by_their_modes():
     plant = random_plant(units=["a", "b"], states=2, outputs=5, coupling=0.0, rng=1)
-    recording = plant.simulate(20_000, rng=2)
-    y, u = ({name: getattr(part, what) for name, part in recording.items()} for what in "yu")
-    model = pooled_model(y, u, 4, basis="modal")
+    model = pooled_model(plant.simulate(20_000, rng=2), 4, basis="modal")
     assert model.owners == ("a", "a", "b", "b")
     assert model.kept > 0.98
     unscaled = response(model.A, model.B / model.input_scale, model.output_scale[:, None] * model.C)
     assert distance(unscaled, response(plant.A, plant.B, plant.C)) < 0.05
 
 
-def test_channels_that_do_not_move_and_gaps(plant_and_data):
-    _, y, u = plant_and_data
-    y = {**y, "pump": np.column_stack([y["pump"], np.full(len(y["pump"]), 7.0)])}
-    y["boiler"] = y["boiler"].copy()
-    y["boiler"][1000:1010] = np.nan
-    model = pooled_model(y, u)
+def test_channels_that_do_not_move_and_gaps(recording):
+    y = np.column_stack([recording["pump"].y, np.full(recording.rows, 7.0)])
+    y[1000:1010] = np.nan
+    model = pooled_model(with_y(recording, "pump", y))
     assert model.output_scale[-1] == 1.0
     assert not model.C[-1].any()
     assert len(model.owners) >= 3
 
 
-def test_refusals(plant_and_data):
-    _, y, u = plant_and_data
+def test_refusals(recording):
     with pytest.raises(OptionError, match="one state for each of the 3 units"):
-        pooled_model(y, u, 2)
+        pooled_model(recording, 2)
     with pytest.raises(OptionError, match="basis"):
-        pooled_model(y, u, basis="other")
-    with pytest.raises(DataError, match="same units"):
-        pooled_model(y, {"boiler": u["boiler"]})
-    with pytest.raises(DataError, match="equally many rows"):
-        pooled_model({**y, "pump": y["pump"][1:]}, u)
-    with pytest.raises(DataError, match="'pump' has no measured channel"):
-        pooled_model({**y, "pump": y["pump"][:, :0]}, u)
+        pooled_model(recording, basis="other")
     with pytest.raises(DataError, match="no row"):
-        pooled_model({**y, "pump": np.full_like(y["pump"], np.nan)}, u)
+        pooled_model(with_y(recording, "pump", np.full_like(recording["pump"].y, np.nan)))

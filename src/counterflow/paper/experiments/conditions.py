@@ -9,18 +9,15 @@ import numpy as np
 from counterflow.arrays import FloatArray
 from counterflow.fits.training import fit
 from counterflow.paper.experiments.effects import (
+    accuracy,
     between,
-    cosine,
-    coupling_error,
     error_ratios,
     loss_ratios,
-    r_squared,
     recorded,
-    responses,
     without_couplings,
 )
 from counterflow.paper.experiments.experiment import Claim, Experiment, Request, Table, Task, Value, grid
-from counterflow.paper.experiments.figures import Drawing, Panel, level, points
+from counterflow.paper.experiments.figures import Drawing, Panel, level, series
 from counterflow.paper.experiments.verdicts import both, mostly, rarely
 from counterflow.plant import Plant, random_plant
 
@@ -64,22 +61,19 @@ class Conditions(Experiment, name="finding"):
         kind, pole, mean = CONDITIONS[task["condition"]]
         plant, seed = plant_of(kind, task["plant"]), 100 + task["plant"]
         recording, fresh = (recorded(plant, task["steps"], each, pole, mean) for each in (seed, 900 + seed))
-        true, models = responses(plant), plant.locals()
+        models = plant.locals()
         fits = [fit(recording, models, method="penalty", xi=weight) for weight in task["xi"]]
-        means = [found.validate(fresh).mean() for found in fits]
+        errors, means = (
+            [accuracy(found.plant, plant) for found in fits],
+            [found.validate(fresh).mean() for found in fits],
+        )
         default = fit(recording, models, uncertainty=False)
-        best = default.validate(fresh, oracle=plant).mean()
+        least, best = accuracy(default.plant, plant), default.validate(fresh, oracle=plant).mean()
         return {
-            "B": np.array([coupling_error(found.plant, plant, "B") for found in fits]),
-            "A": np.array([coupling_error(found.plant, plant, "A") for found in fits]),
-            "cosine": np.array([cosine(found.plant, plant) for found in fits]),
-            "R2": np.array([r_squared(responses(found.plant), true) for found in fits]),
-            "augmented": np.array([error_ratios(each, "augmented") for each in means]),
-            "server": np.array([error_ratios(each, "server") for each in means]),
+            **{key: np.array([each[key] for each in errors]) for key in ("B", "A", "cosine", "R2")},
+            **{model: np.array([error_ratios(each, model) for each in means]) for model in ("augmented", "server")},
             "train": np.array([float(np.mean(loss_ratios(found.history))) for found in fits]),
-            "default/B": coupling_error(default.plant, plant, "B"),
-            "default/A": coupling_error(default.plant, plant, "A"),
-            "default/R2": r_squared(responses(default.plant), true),
+            **{f"default/{key}": least[key] for key in ("B", "A", "R2")},
             **{f"default/{model}": error_ratios(best, model) for model in ("server", "oracle")},
         }
 
@@ -176,13 +170,12 @@ class Conditions(Experiment, name="finding"):
             ("Error of $B_{mn}$", "B", "relative error"),
             ("Prediction, new data", "augmented", "augmented / proprietary error"),
         ):
-            found = {name: self.median(name, key)[None] for name in DRAWN}
-            curves = [
-                points(WEIGHTS, 1 - runs if key == "R2" else runs, name.replace("B_mn", "$B_{mn}$"), k)
-                for k, (name, runs) in enumerate(found.items())
-            ]
-            ticks, xi = (0.1, 10.0, 1e4, 1e6), "weight of the penalty, ξ"
-            panels.append(Panel(title, [*curves, level(1.0)], xi, y, log_x=ticks, log_y=key == "R2"))
+            found = {name.replace("B_mn", "$B_{mn}$"): self.median(name, key) for name in DRAWN}
+            if key == "R2":
+                found = {label: 1 - values for label, values in found.items()}
+            curves = [*series(WEIGHTS, found), level(1.0)]
+            xi, ticks = "weight of the penalty, ξ", (0.1, 10.0, 1e4, 1e6)
+            panels.append(Panel(title, curves, xi, y, log_x=ticks, log_y=key == "R2"))
         return {"finding-conditions": self.drawing("weights", panels)}
 
     @property

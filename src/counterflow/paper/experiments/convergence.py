@@ -16,7 +16,7 @@ from counterflow.fits.training import fit
 from counterflow.paper.augmented import AugmentedModel, ClientData
 from counterflow.paper.experiments.effects import recorded
 from counterflow.paper.experiments.experiment import Claim, Experiment, Request, Task, Value, grid
-from counterflow.paper.experiments.figures import INK, Curve, Drawing, Panel, level, points
+from counterflow.paper.experiments.figures import INK, Curve, Drawing, Panel, level, points, series
 from counterflow.paper.experiments.verdicts import (
     FEWEST,
     Verdict,
@@ -166,11 +166,9 @@ class Convergence(Experiment, name="convergence"):
             curves.append(points(lengths, ours, "sufficient messages", 0, dodge=1.14))
             return [*curves, points(lengths, right, "$|J_m E[z]|$, ξ = $10^6$", **look)]
 
-        rows = [
-            points(lengths, self.by_length(0.0, "distance", w), label, k)
-            for k, (w, label) in enumerate(shown.items(), start=1)
-        ]
-        rows.append(points(lengths, self.by_length(0.0, "sufficient/distance"), "sufficient messages"))
+        by_row = {label: self.by_length(0.0, "distance", w) for w, label in shown.items()}
+        by_row["sufficient messages"] = self.by_length(0.0, "sufficient/distance")
+        rows = series(lengths, by_row, colours=(1, 2, 3, 0))
         distances, proprietary = (self.of(k, steps=self.longest, mean=0.0) for k in ("distance", "proprietary"))
         weights = [
             points(WEIGHTS, distances, "published, by ξ", 4),

@@ -17,10 +17,18 @@ from counterflow.paper.experiments.verdicts import below, lower
 WEIGHTS = (0.1, 1.0, 10.0, 100.0, 1e3, 1e4)
 FOUND = 0.5  # relative error below which we call a coupling found at all
 VANISHED = 1e-3  # the part of D from which downwards it has gone
-SERIES = {"disentanglement": "server", **{f"delta_d/{name}": label for name, label in LABELS.items()}}
+# what is drawn against rounds: whose it is, the subject and the fact of its claim, its symbol and unit
+SERIES = {"disentanglement": ("server", "D at the server", "", "\\mathcal{D}", figures.DISENTANGLEMENT)} | {
+    f"delta_d/{name}": (
+        label, f"delta_d at {label}", "delta_d falls during training", "\\delta_d", figures.SHIFT_LEFT
+    )
+    for name, label in LABELS.items()
+}  # fmt: skip
 
 
 class Disentanglement(Experiment, name="disentanglement"):
+    last_xi = WEIGHTS[-1]
+
     @staticmethod
     def tasks(request: Request) -> tuple[Task, ...]:
         trained = two_units.runs(request)
@@ -38,22 +46,14 @@ class Disentanglement(Experiment, name="disentanglement"):
             "error": np.array([[coupling_error(each.plant, plant, letter) for letter in "AB"] for each in found]),
         }
 
-    @property
-    def last_xi(self) -> float:
-        return WEIGHTS[-1]
-
     def errors(self, letter: str, method: str) -> list[float]:
         """Of the couplings that the runs have found."""
         runs = self.where(method="penalty")
         return [coupling_error(found_plant(run, method), plant_of(run.task["plant"]), letter) for run in runs]
 
     def judge(self) -> Iterator[Claim]:
-        for key, who in SERIES.items():
-            series = self.of(key, method="penalty")
-            first, last = series[:, 0], series[:, -1]
-            subject, fact = f"delta_d at {who}", "delta_d falls during training"
-            if who == "server":
-                subject, fact = "D at the server", ""
+        for key, (_, subject, fact, *_) in SERIES.items():
+            first, last = self.of(key, method="penalty")[:, [0, -1]].T
             yield self.claim("falls", below(last / first, 0.5), subject=subject, fact=fact, first=first, last=last)
         delta, phi, mean, rms = (
             np.array([self.of(f"{key}/{name}", method="penalty") for name in UNITS])
@@ -67,16 +67,12 @@ class Disentanglement(Experiment, name="disentanglement"):
             yield self.claim(letter, below(published, FOUND), published=published, default=default)
         D, loss, error = (self.of(key, weights=...) for key in ("disentanglement", "loss", "error"))
         yield self.claim("weight", lower(D[:, -1] / VANISHED, D[:, 0]), first=D[:, 0], last=D[:, -1])
-        ends = {"D": D.mean(axis=0), "loss": loss.mean(axis=(0, 2))}
-        ends |= dict(zip("AB", error.mean(axis=0).T, strict=True))
-        yield self.claim("cost", "beyond the paper", **ends)
+        A, B = error.mean(axis=0).T
+        yield self.claim("cost", "beyond the paper", D=D.mean(axis=0), loss=loss.mean(axis=(0, 2)), A=A, B=B)
 
     def draw(self) -> Mapping[str, Drawing]:
         rounds = []
-        for key, who in SERIES.items():
-            symbol, y = "\\delta_d", figures.SHIFT_LEFT
-            if who == "server":
-                symbol, y = "\\mathcal{D}", figures.DISENTANGLEMENT
+        for key, (who, _, _, symbol, y) in SERIES.items():
             curve = self.course(key, "penalty method", method="penalty")
             rounds.append(over_rounds(f"{who.capitalize()}: ${symbol}$", [curve], y))
         total, loss, error = (self.of(key, weights=...) for key in ("disentanglement", "loss", "error"))

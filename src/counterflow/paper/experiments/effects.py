@@ -48,8 +48,7 @@ def cosine(found: Plant, true: Plant) -> float:
 
 def without_couplings(plant: Plant, letters: str = "AB") -> Plant:
     """The same units, each for itself."""
-    changed = {letter: np.where(between(plant, letter), 0.0, getattr(plant, letter)) for letter in letters}
-    return plant.replace(**changed)
+    return plant.replace(**{x: np.where(between(plant, x), 0.0, getattr(plant, x)) for x in letters})
 
 
 def responses(plant: Plant, horizon: int = HORIZON) -> dict[tuple[str, str], FloatArray]:
@@ -68,6 +67,13 @@ def effect_error(found: Responses, true: Responses) -> float:
 def r_squared(found: Responses, true: Responses) -> float:
     """1 - Σ(Δ̂ - Δ)² / ΣΔ²: the share of the effects that is explained; 0 is what "no effect" gets."""
     return 1.0 - effect_error(found, true) ** 2
+
+
+def accuracy(found: Plant, true: Plant) -> dict[str, float]:
+    """Errors of B_mn and A_mn, the cosine of B_mn, error and R² of effects."""
+    answers, wanted = responses(found), responses(true)
+    errors = {letter: coupling_error(found, true, letter) for letter in "BA"} | {"cosine": cosine(found, true)}
+    return errors | {"effects": effect_error(answers, wanted), "R2": r_squared(answers, wanted)}
 
 
 def recorded(plant: Plant, steps: int, seed: int, pole: float = 0.0, mean: float = 0.0) -> Recording:

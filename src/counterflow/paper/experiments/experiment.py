@@ -26,11 +26,7 @@ Value = float | str | FloatArray
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asks of every experiment.
-
-    ``quick``: fewer repetitions, rows or rounds, to look rather than to judge. ``hai``, ``swat``: the user's own files
-    of the two real plants; None: generated stand-ins.
-    """
+    """What the user asks of every experiment; ``hai``, ``swat``: files of the two real plants; None: stand-ins."""
 
     quick: bool = False
     hai: Path | None = None
@@ -53,13 +49,7 @@ class Task:
 
 
 def grid(experiment: str, axes: Mapping[str, Sequence[Any]], **fixed: Any) -> tuple[Task, ...]:
-    """Tasks with every combination of values of some settings, the last of them varying fastest.
-
-    Examples
-    --------
-    >>> [dict(task.settings) for task in grid("privacy", {"epsilon": (1.0, 3.0)}, run=0)]
-    [{'run': 0, 'epsilon': 1.0}, {'run': 0, 'epsilon': 3.0}]
-    """
+    """Tasks with every combination of values of some settings, the last of them varying fastest."""
     return tuple(
         Task(experiment, {**fixed, **dict(zip(axes, values, strict=True))}) for values in product(*axes.values())
     )
@@ -67,10 +57,7 @@ def grid(experiment: str, axes: Mapping[str, Sequence[Any]], **fixed: Any) -> tu
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """A task that is done: its values by name, and how long it took.
-
-    Values are numbers, texts and arrays; a number or an entry that does not exist is NaN, never infinite.
-    """
+    """A task that is done. Values are numbers, texts and arrays; what does not exist is NaN, never infinite."""
 
     task: Task
     values: Mapping[str, Value]
@@ -87,18 +74,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Claim:
-    """One statement or number of the paper beside ours.
+    """One statement or number of the paper beside ours; ``why``: the rule of the verdict, and what explains it.
 
-    Parameters
-    ----------
-    subject : what it is about, in a few words.
-    paper : the paper's number or sentence.
-    ours : what was measured.
-    verdict : by the rule that ``why`` states, from the results.
-    why : the rule, and what explains the outcome.
-    fact : claims of one fact (one quantity, one sentence of the paper, or one cause of what is found, here or in other
-        experiments) count once in a summary for each kind of verdict among them; "": a fact of its own.
-    key : of its texts in ``experiments.toml``; claims of several units or sizes share one.
+    Claims with one ``fact`` (one quantity, one sentence of the paper, or one cause, here or in other experiments) count
+    once in a summary for each kind of verdict among them. ``key``: of its texts; claims of several units share one.
     """
 
     subject: str
@@ -112,10 +91,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of the report, for numbers that no figure can show: a caption, a head, and rows of texts.
-
-    ``paper``: the paper's tables that it holds, by number.
-    """
+    """A table of the report; ``paper``: the paper's tables that it holds, by number."""
 
     caption: str
     head: tuple[str, ...]
@@ -164,7 +140,6 @@ class Experiment:
         return {}
 
     def tabulate(self) -> Iterable[Table]:
-        """Tables."""
         return ()
 
     @property
@@ -186,21 +161,15 @@ class Experiment:
 
     @property
     def seconds(self) -> float:
-        """What all tasks took."""
         return sum(outcome.seconds for outcome in self.outcomes)
 
     # ---- outcomes, by the settings of their tasks
 
     def where(self, **settings: Any) -> list[Outcome]:
         """Those whose tasks have all these settings; ``...`` stands for any value."""
-        return [
-            outcome
-            for outcome in self.outcomes
-            if all(
-                key in outcome.task.settings and (value is ... or outcome.task[key] == value)
-                for key, value in settings.items()
-            )
-        ]
+        wanted = settings.items()
+        tasks = ((outcome, outcome.task.settings) for outcome in self.outcomes)
+        return [o for o, own in tasks if all(k in own and (v is ... or own[k] == v) for k, v in wanted)]
 
     def levels(self, setting: str, **settings: Any) -> tuple[Any, ...]:
         """All values of a setting, least first."""
@@ -217,8 +186,7 @@ class Experiment:
 
     def course(self, key: str, label: str, colour: int = 0, middle: Middle = "mean", **settings: Any) -> Curve:
         """A series of all runs against the rounds of the training."""
-        runs = self.where(**settings)
-        return band(runs[0].array("round"), [run.array(key) for run in runs], label, colour, middle=middle)
+        return band(self.of("round", **settings)[0], self.of(key, **settings), label, colour, middle=middle)
 
     # ---- sentences
 
@@ -238,7 +206,6 @@ class Experiment:
         return Claim(verdict=verdict, key=key, **{part: self.filled(text, **values) for part, text in parts})
 
     def caption(self, key: str, **values: object) -> str:
-        """The caption of that key."""
         return self.filled(texts()[self.name]["captions"][key], **values)
 
     def drawing(self, key: str, panels: Iterable[Panel], **layout: Any) -> Drawing:

@@ -1,10 +1,9 @@
 """Figures for print and screen: one look for all of them.
 
-A drawing is a caption and some panels, and a panel is a list of curves with what its axes say: a new one takes a few
-lines. The same panels are laid out for a page (up to three in a row, 7.2 inches wide)
-and for a telephone (one below the other), with one legend for all. Colours are those of Okabe and Ito, which people
-with any colour vision can tell apart, and each comes with a line style and a marker of its own, so that grey print
-will do.
+A drawing is a caption and some panels, and a panel is a list of curves with what its axes say. The same panels are laid
+out for a page (up to three in a row, 7.2 inches wide) and for a telephone (one below the other), with one legend for
+all. Colours are those of Okabe and Ito, which people with any colour vision can tell apart, and each comes with a line
+style and a marker of its own, so that grey print will do.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 import io
 import re
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -36,8 +35,14 @@ MARKERS = ("o", "s", "^", "D", "v", "P")
 # what stands along axes that several figures have
 SERVER_LOSS, DISENTANGLEMENT = "$L_s$ (squared states)", "$\\mathcal{D}$ (squared states)"
 RELATIVE_LOSS, SHIFT_LEFT = "augmented / proprietary loss", "$\\delta_d$ (states)"
+CLIENT_LOSS = "$L_{{{},a}}$ (outputs, squared)"  # of a client, by number
 Middle = Literal["mean", "median", "geometric mean"]
-FORMATS = ("svg", "pdf", "png")
+MIDDLES: Mapping[Middle, Callable[[FloatArray], Any]] = {  # over runs (rows)
+    "mean": partial(np.mean, axis=0),
+    "median": partial(np.median, axis=0),
+    "geometric mean": lambda runs: np.exp(np.log(runs).mean(axis=0)),
+}
+UNDATED: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}  # each format
 LEAST_PLAIN, MOST_PLAIN = 0.3e-3, 0.999e5  # an axis that goes beyond has powers of ten only
 _DPI = 200
 _WIDE, _SINGLE, _NARROW, _HEIGHT = 7.2, 4.8, 3.7, 2.25  # inches: page, one panel alone, telephone; row of panels
@@ -51,6 +56,7 @@ _STYLE = style(
 styled = partial(drawn_in, _STYLE, "figures need")  # within it, matplotlib draws in the house style
 
 Curve = Callable[["Axes"], object]  # draws on axes; what it labels goes to the figure's legend
+Runs = Sequence[FloatArray] | FloatArray  # one row for each run
 Scale = bool | Sequence[float]  # of an axis: linear, logarithmic, or logarithmic with these ticks
 Range = tuple[float | None, float | None]  # of an axis: None where the data decide
 
@@ -86,16 +92,6 @@ class Panel:
             log_axis(axes, "y", self.log_y)
 
 
-def client_loss(number: int) -> str:
-    """What stands along the axis of a client's loss."""
-    return f"$L_{{{number},a}}$ (outputs, squared)"
-
-
-def over_rounds(title: str, curves: Sequence[Curve], y: str) -> Panel:
-    """A panel of a training: something against rounds, on logarithmic axes."""
-    return Panel(title, curves, "round k + 1", y, log_x=True, log_y=True)
-
-
 @dataclass(frozen=True)
 class Drawing:
     """A figure of the report: its caption (which says what bands and bars are) and its panels, lettered if several.
@@ -110,24 +106,28 @@ class Drawing:
     height: float = 1.0  # of a row of panels, in that of others
 
 
+def over_rounds(title: str, curves: Sequence[Curve], y: str) -> Panel:
+    """A panel of a training: something against rounds, on logarithmic axes."""
+    return Panel(title, curves, "round k + 1", y, log_x=True, log_y=True)
+
+
 def compose(drawing: Drawing, narrow: bool = False) -> Figure:
     """The figure, for a page or for a narrow screen."""
     with styled():
         from matplotlib.figure import Figure  # not pyplot: no global state, no display
         from matplotlib.layout_engine import ConstrainedLayoutEngine
 
+        several = len(drawing.panels) > 1
         columns = 1 if narrow else min(drawing.columns, len(drawing.panels))
         rows = -(-len(drawing.panels) // columns)
-        wide = len(drawing.panels) > 1 or drawing.panels[0].sketch
-        width = _NARROW if narrow else _WIDE if wide else _SINGLE
-        layout = ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.06, wspace=0.03, hspace=0.05)
+        width = _NARROW if narrow else _WIDE if several or drawing.panels[0].sketch else _SINGLE
         height = _HEIGHT * (1.0 if narrow else drawing.height)
+        layout = ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.06, wspace=0.03, hspace=0.05)
         figure = Figure(figsize=(width, height * rows + 0.3), dpi=_DPI, layout=layout)  # letters are wider at 100
-        grid = figure.add_gridspec(rows, columns)
-        for k, panel in enumerate(drawing.panels):
-            axes = figure.add_subplot(grid[divmod(k, columns)])
-            letter = string.ascii_lowercase[k]
-            axes.set_title(f"({letter}) {panel.title}" if len(drawing.panels) > 1 else panel.title)
+        places = figure.add_gridspec(rows, columns)
+        for k, (letter, panel) in enumerate(zip(string.ascii_lowercase, drawing.panels, strict=False)):
+            axes = figure.add_subplot(places[divmod(k, columns)])
+            axes.set_title(f"({letter}) {panel.title}" if several else panel.title)
             panel.draw(axes)
         _legend(figure, width)
         figure.draw_without_rendering()
@@ -136,7 +136,7 @@ def compose(drawing: Drawing, narrow: bool = False) -> Figure:
 
 
 def _legend(figure: Figure, width: float) -> None:
-    """One legend above all panels, each entry once."""
+    """One legend above all panels, each entry once, in as many columns as there is room for."""
     entries: dict[str, Any] = {}
     for axes in figure.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
@@ -144,41 +144,28 @@ def _legend(figure: Figure, width: float) -> None:
     if not entries:
         return
     # letters that are seen, roughly, also of mathematics
-    lengths = [len(re.sub(r"\\[a-z]+|[${}_^]", "", label)) for label in entries]
-    columns = next(n for n in range(len(entries), 0, -1) if n == 1 or _legend_width(lengths, n) < width)
+    lengths = np.array([len(re.sub(r"\\[a-z]+|[${}_^]", "", label)) for label in entries])
+
+    def inches(columns: int) -> float:
+        """Of entries that are filled in column by column, as matplotlib divides them."""
+        return sum(0.65 + 0.065 * int(part.max()) for part in np.array_split(lengths, columns))
+
+    columns = next(n for n in range(len(entries), 0, -1) if n == 1 or inches(n) < width)
     figure.set_figheight(figure.get_figheight() + 0.19 * (-(-len(entries) // columns) - 1))
     figure.legend(
         list(entries.values()), list(entries), loc="outside upper left", ncols=columns, handlelength=2.4, borderpad=0.2
     )
 
 
-def _legend_width(lengths: Sequence[int], columns: int) -> float:
-    """Inches of a legend whose entries, of so many letters, are filled in column by column."""
-    longest = [int(part.max()) for part in np.array_split(np.array(lengths), columns)]  # as matplotlib divides them
-    return sum(0.65 + 0.065 * length for length in longest)
-
-
-def middle_of(runs: FloatArray, middle: Middle) -> FloatArray:
-    """The mean, the median or the geometric mean over runs (rows)."""
-    if middle == "geometric mean":
-        return np.asarray(np.exp(np.log(runs).mean(axis=0)))
-    return np.asarray(runs.mean(axis=0) if middle == "mean" else np.median(runs, axis=0))
-
-
 def band(
-    x: FloatArray,
-    runs: Sequence[FloatArray] | FloatArray,
-    label: str,
-    colour: int = 0,
-    line: int = -1,
-    middle: Middle = "mean",
+    x: FloatArray, runs: Runs, label: str, colour: int = 0, line: int | None = None, middle: Middle = "mean"
 ) -> Curve:
     """The middle of several runs as a line, and the range from the least to the largest of them as a band."""
 
     def draw(axes: Axes) -> None:
         stacked = np.atleast_2d(np.asarray(runs, np.float64))
-        shade, style = COLOURS[colour % len(COLOURS)], LINES[(colour if line < 0 else line) % len(LINES)]
-        axes.plot(x, middle_of(stacked, middle), color=shade, linestyle=style, label=label, zorder=3)
+        shade, style = COLOURS[colour % len(COLOURS)], LINES[(colour if line is None else line) % len(LINES)]
+        axes.plot(x, MIDDLES[middle](stacked), color=shade, linestyle=style, label=label, zorder=3)
         if len(stacked) > 1:
             low, high = stacked.min(axis=0), stacked.max(axis=0)
             axes.fill_between(x, low, high, color=shade, alpha=0.18, linewidth=0, zorder=2)
@@ -187,14 +174,9 @@ def band(
 
 
 def points(
-    x: Sequence[float] | FloatArray,
-    runs: Sequence[FloatArray] | FloatArray,
-    label: str,
-    colour: int = 0,
-    middle: Middle = "mean",
-    dodge: float = 1.0,
-    **look: Any,
-) -> Curve:
+    x: Sequence[float] | FloatArray, runs: Runs, label: str, colour: int = 0, middle: Middle = "mean",
+    dodge: float = 1.0, **look: Any,
+) -> Curve:  # fmt: skip
     """The middle of several runs at each x as a marker on a line, with a bar from the least to the largest of them.
 
     ``dodge`` is a factor on x (of a logarithmic axis), for bars that would hide one another; ``look`` are other
@@ -203,7 +185,7 @@ def points(
 
     def draw(axes: Axes) -> None:
         stacked = np.atleast_2d(np.asarray(runs, np.float64))
-        centre = middle_of(stacked, middle)
+        centre = MIDDLES[middle](stacked)
         bars = np.maximum(0.0, np.stack([centre - stacked.min(axis=0), stacked.max(axis=0) - centre]))
         usual = {"color": COLOURS[colour % len(COLOURS)], "linestyle": LINES[colour % len(LINES)]}
         usual |= {"marker": MARKERS[colour % len(MARKERS)], "capsize": 2, "elinewidth": 0.9, "zorder": 3}
@@ -213,15 +195,18 @@ def points(
     return draw
 
 
+def series(
+    x: Sequence[float] | FloatArray, runs: Mapping[str, Runs], middle: Middle = "mean", colours: Iterable[int] = ()
+) -> list[Curve]:
+    """``points`` of several labels, in these colours (or the first ones)."""
+    own = tuple(colours) or range(len(runs))
+    return [points(x, each, label, colour, middle) for (label, each), colour in zip(runs.items(), own, strict=True)]
+
+
 def level(y: float, label: str | None = None, **look: Any) -> Curve:
     """A horizontal line, dotted unless ``look`` says otherwise: what nothing at all, or another model, gets."""
     usual = {"color": INK, "linewidth": 1.0, "linestyle": (0, (1, 1))}
     return lambda axes: axes.axhline(y, label=label, **{**usual, **look})
-
-
-def moment(x: float) -> Curve:
-    """A dotted vertical line: when something happens."""
-    return lambda axes: axes.axvline(x, color=INK, linewidth=0.8, linestyle=(0, (1, 1)))
 
 
 def log_axis(axes: Axes, which: Literal["x", "y"], scale: Scale) -> None:
@@ -255,23 +240,15 @@ def _tick(value: float, powers: bool) -> str:
     return f"$10^{{{power}}}$" if abs(digits - 1) < 1e-6 else f"${digits:.3g}\\cdot 10^{{{power}}}$"
 
 
-def files(drawing: Drawing) -> dict[str, bytes]:
-    """The figure as SVG, PDF and PNG (200 dots an inch), by ending."""
-    figure = compose(drawing)
-    return {ending: _saved(figure, ending) for ending in FORMATS}
-
-
-def narrow_svg(drawing: Drawing) -> bytes:
-    """The figure for a narrow screen."""
-    return _saved(compose(drawing, narrow=True), "svg")
-
-
-def _saved(figure: Figure, ending: str) -> bytes:
-    buffer = io.BytesIO()
-    undated: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
-    with styled():
-        figure.savefig(buffer, format=ending, dpi=200, metadata=undated[ending])
-    return buffer.getvalue()
+def files(drawing: Drawing, narrow: bool = False, endings: Iterable[str] = tuple(UNDATED)) -> dict[str, bytes]:
+    """The figure as SVG, PDF and PNG, by ending."""
+    figure, found = compose(drawing, narrow), {}
+    for ending in endings:
+        buffer = io.BytesIO()
+        with styled():
+            figure.savefig(buffer, format=ending, dpi=_DPI, metadata=UNDATED[ending])
+        found[ending] = buffer.getvalue()
+    return found
 
 
 def svg(content: bytes, prefix: str, label: str) -> Svg:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -10,23 +10,13 @@ import numpy as np
 
 from counterflow.arrays import FloatArray
 from counterflow.paper.experiments import conditions, region, repair
-from counterflow.paper.experiments.effects import (
-    Responses,
-    between,
-    coupling_error,
-    effect_error,
-    error_ratios,
-    r_squared,
-    recorded,
-    responses,
-)
+from counterflow.paper.experiments.effects import Responses, accuracy, between, error_ratios, recorded, responses
 from counterflow.paper.experiments.experiment import Claim, Experiment, Outcome, Request, Table, Task, Value, grid
 from counterflow.paper.experiments.figures import COLOURS, INK, Curve, Drawing, Panel, level
 from counterflow.paper.experiments.methods import (
     METHODS,
     PUBLISHED,
     REPAIRED,
-    SHORT,
     Estimate,
     estimate,
     refined_states,
@@ -34,7 +24,7 @@ from counterflow.paper.experiments.methods import (
 )
 from counterflow.paper.experiments.region import colour_name
 from counterflow.paper.experiments.verdicts import both, mostly, rarely
-from counterflow.paper.experiments.wording import PERSISTENT_INPUTS, WHITE_INPUTS
+from counterflow.paper.experiments.wording import FACTS
 from counterflow.plant import Plant, Recording, random_plant
 
 if TYPE_CHECKING:
@@ -79,12 +69,9 @@ class Finding(Experiment, name="finding", revision=2):
         values: dict[str, Value] = {}
         for method in METHODS:
             found = estimate(method, recording, plant, task["rounds"])
-            answers = responses(found.plant)
+            errors = accuracy(found.plant, plant)
+            values |= {f"{method}/{key}": errors[key] for key in ("B", "A", "effects", "R2")}
             values |= {
-                f"{method}/B": coupling_error(found.plant, plant, "B"),
-                f"{method}/A": coupling_error(found.plant, plant, "A"),
-                f"{method}/effects": effect_error(answers, true),
-                f"{method}/R2": r_squared(answers, true),
                 f"{method}/rounds": float(found.rounds),
                 f"{method}/bytes": float(found.traffic),
                 f"{method}/seconds": found.seconds,
@@ -94,16 +81,24 @@ class Finding(Experiment, name="finding", revision=2):
             }
         return values
 
-    def values(self, setting: str, key: str, methods: Sequence[str] = tuple(METHODS)) -> dict[str, FloatArray]:
+    def values(self, setting: str, key: str) -> dict[str, FloatArray]:
         """One number of each plant of one setting, by method."""
         units, pole = SETTINGS[setting]
-        return {m: self.of(f"{m}/{key}", part="methods", units=units, pole=pole) for m in methods}
+        return {m: self.of(f"{m}/{key}", part="methods", units=units, pole=pole) for m in METHODS}
+
+    def medians(self, setting: str, key: str) -> dict[str, float]:
+        return {method: float(np.median(values)) for method, values in self.values(setting, key).items()}
+
+    def variant(self, setting: str, key: str) -> str:
+        """The best published one, by the median over the plants."""
+        middle, sign = self.medians(setting, key), -1.0 if key == "R2" else 1.0
+        return min(PUBLISHED, key=lambda method: sign * middle[method])
 
     @cached_property
     def R2(self) -> dict[str, list[float]]:
         """Medians of R² of effects, in the order of the settings."""
-        by_setting = [self.values(setting, "R2") for setting in SETTINGS]
-        return {method: [float(np.median(R2[method])) for R2 in by_setting] for method in METHODS}
+        by_setting = [self.medians(setting, "R2") for setting in SETTINGS]
+        return {method: [R2[method] for R2 in by_setting] for method in METHODS}
 
     @property
     def best(self) -> str:
@@ -115,35 +110,29 @@ class Finding(Experiment, name="finding", revision=2):
         return "; ".join(told)
 
     def judge(self) -> Iterator[Claim]:
-        facts = {0.0: WHITE_INPUTS, 0.9: PERSISTENT_INPUTS}
-        for k, (setting, (_, pole)) in enumerate(SETTINGS.items()):
-            variant = max(PUBLISHED, key=lambda m, k=k: self.R2[m][k])  # type: ignore[misc]
-            R2 = self.values(setting, "R2")
-            about = {"setting": setting, "fact": facts[pole], "variant": SHORT[variant], "best": R2[variant], "R2": R2}
-            yield self.claim("effects", mostly(R2[variant], USEFUL), **about)
+        facts = {0.0: FACTS["WHITE_INPUTS"], 0.9: FACTS["PERSISTENT_INPUTS"]}
+        for setting, (_, pole) in SETTINGS.items():
+            R2, variant = self.values(setting, "R2"), self.variant(setting, "R2")
+            about = {"setting": setting, "fact": facts[pole], "variant": METHODS[variant][1]}
+            yield self.claim("effects", mostly(R2[variant], USEFUL), **about, best=R2[variant], R2=R2)
         for pole, fact in facts.items():
             parts, found = [], []
-            for setting, (units, colour) in SETTINGS.items():
-                if colour == pole:
-                    B = self.values(setting, "B")
-                    middle = {m: float(np.median(errors)) for m, errors in B.items()}
-                    variant = min(PUBLISHED, key=middle.__getitem__)
-                    found.append(rarely(B[variant], USEFUL))
-                    parts.append(
-                        f"M = {units}: best published variant ({SHORT[variant]}) {middle[variant]:.3f}, Granger "
-                        f"{middle['granger']:.2f}, sufficient messages {middle['sufficient']:.3f}"
-                    )
+            for setting in (each for each, (_, colour) in SETTINGS.items() if colour == pole):
+                middle, variant = self.medians(setting, "B"), self.variant(setting, "B")
+                found.append(rarely(self.values(setting, "B")[variant], USEFUL))
+                parts.append(
+                    f"M = {SETTINGS[setting][0]}: best published variant ({METHODS[variant][1]}) "
+                    f"{middle[variant]:.3f}, Granger {middle['granger']:.2f}, sufficient messages "
+                    f"{middle['sufficient']:.3f}"
+                )
             yield self.claim("B", both(*found), inputs=colour_name(pole), fact=fact, parts="; ".join(parts))
+        effects = {setting: self.values(setting, "effects") for setting in SETTINGS}
         granger = np.array([self.values(setting, "R2")["granger"] for setting in SETTINGS])
         yield self.claim("granger", "not comparable", granger=granger)
-        short, gap = {}, []
-        for setting in SETTINGS:
-            errors = self.values(setting, "effects")
-            variant = min(PUBLISHED, key=lambda m, errors=errors: float(np.median(errors[m])))  # type: ignore[misc]
-            short[setting] = errors[variant] - errors["centralized"]
-            gap.append(float(np.abs(errors["sufficient"] - errors["centralized"]).max()))
+        short = {s: errors[self.variant(s, "effects")] - errors["centralized"] for s, errors in effects.items()}
         told = ", ".join(f"{np.median(more):.2f} ({setting})" for setting, more in short.items())
         yield self.claim("short", both(*map(mostly, short.values())), short=told)
+        gap = [float(np.abs(errors["sufficient"] - errors["centralized"]).max()) for errors in effects.values()]
         yield self.claim("equality" if max(gap) <= ROUNDING else "difference", "beyond the paper", gap=gap)
         covered = {
             f"{method}/{key}": 100 * float(np.mean([self.values(s, key)[method].mean() for s in SETTINGS]))
@@ -154,30 +143,23 @@ class Finding(Experiment, name="finding", revision=2):
             yield from part.judge()
 
     def tabulate(self) -> Iterator[Table]:
-        head = (
-            "method", "error of B_mn", "error of A_mn", "R² of effects", "95 % of B_mn", "95 % of effects",
-            "prediction", "rounds", "bytes", "seconds",
-        )  # fmt: skip
-        keys = ("B", "A", "R2", "covered", "covered-effects", "prediction", "rounds", "bytes", "seconds")
+        # a column: its head, the key, and how several plants are told
+        columns: tuple[tuple[str, str, Callable[[FloatArray], str]], ...] = (
+            ("error of B_mn", "B", lambda errors: f"{np.median(errors):.3g} ({errors.max():.3g})"),
+            ("error of A_mn", "A", lambda errors: f"{np.median(errors):.3g}"),
+            ("R² of effects", "R2", lambda R2: f"{np.median(R2):.4f} ({_worst(R2)})"),
+            ("95 % of B_mn", "covered", _share),
+            ("95 % of effects", "covered-effects", _share),
+            ("prediction", "prediction", lambda errors: f"{np.median(errors):.3g}"),
+            ("rounds", "rounds", lambda counts: f"{np.median(counts):.0f}"),
+            ("bytes", "bytes", lambda counts: _readable(float(np.median(counts)))),
+            ("seconds", "seconds", lambda seconds: f"{np.median(seconds):.2g}"),
+        )
         for setting in SETTINGS:
-            found = {key: self.values(setting, key) for key in keys}
-            middle = {key: {m: float(np.median(each)) for m, each in of.items()} for key, of in found.items()}
-            rows = tuple(
-                (
-                    label,
-                    f"{middle['B'][m]:.3g} ({found['B'][m].max():.3g})",
-                    f"{middle['A'][m]:.3g}",
-                    f"{middle['R2'][m]:.4f} ({_worst(found['R2'][m])})",
-                    _share(found["covered"][m]),
-                    _share(found["covered-effects"][m]),
-                    f"{middle['prediction'][m]:.3g}",
-                    f"{middle['rounds'][m]:.0f}",
-                    _readable(middle["bytes"][m]),
-                    f"{middle['seconds'][m]:.2g}",
-                )
-                for m, label in METHODS.items()
-            )
-            plants = len(found["B"]["oracle"])
+            found = [(self.values(setting, key), shown) for _, key, shown in columns]
+            rows = tuple((label, *(shown(each[m]) for each, shown in found)) for m, (label, _) in METHODS.items())
+            plants = len(self.values(setting, "B")["oracle"])
+            head = ("method", *(each for each, *_ in columns))
             yield Table(self.caption("methods", setting=setting, plants=plants), head, rows)
         for part in self.parts:
             yield from part.tabulate()
@@ -248,11 +230,6 @@ def _share(values: FloatArray) -> str:
 
 
 def _readable(count: float) -> str:
-    """Bytes.
-
-    >>> _readable(0), _readable(1234567)
-    ('0', '1.2\\xa0MB')
-    """
     for suffix, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= size:
             return f"{count / size:.{3 if count >= 100 * size else 2}g}\u00a0{suffix}"
@@ -275,7 +252,7 @@ def _ranges(effects: Mapping[str, FloatArray]) -> Curve:
             axes.plot([values.min(), values.max()], [k, k], color=own["color"], linewidth=1.2, alpha=0.6)
             axes.plot([float(np.median(values))], [k], markersize=5, **own)
         axes.axvline(1.0, color=INK, linewidth=1.0, linestyle=(0, (1, 1)))
-        axes.set_yticks(range(len(effects)), [SHORT[method] for method in effects])
+        axes.set_yticks(range(len(effects)), [METHODS[method][1] for method in effects])
         axes.invert_yaxis()
 
     return draw
@@ -285,4 +262,4 @@ def _marker(x: float, y: float, method: str) -> Curve:
     """Those that lie on one another are seen around one another."""
     own = look(method)
     size = 5 + 1.6 * MARKED.index(own["marker"])
-    return lambda axes: axes.plot([x], [y], label=SHORT[method], markersize=size, **own)
+    return lambda axes: axes.plot([x], [y], label=METHODS[method][1], markersize=size, **own)

@@ -14,7 +14,7 @@ from counterflow.fits.history import History
 from counterflow.fits.training import fit
 from counterflow.paper.experiments import figures, two_units
 from counterflow.paper.experiments.experiment import Claim, Experiment, Request, Table, Task, Value
-from counterflow.paper.experiments.figures import Drawing, Panel, band, level, over_rounds, points
+from counterflow.paper.experiments.figures import Drawing, Panel, band, level, over_rounds, series
 from counterflow.paper.experiments.two_units import LABELS, TRAINED, UNITS, climb, penalised
 from counterflow.paper.experiments.verdicts import Verdict, above, below, both, holds, lower
 from counterflow.paper.experiments.wording import said, told
@@ -33,6 +33,8 @@ OF_SCHEME = ("oscillations", "server", "clients", "optimum", "hybrid", "objectiv
 
 
 class Lagrangian(Experiment, name="lagrangian", revision=2):
+    last_xi = WEIGHTS[-1]
+
     @staticmethod
     def tasks(request: Request) -> tuple[Task, ...]:
         trained = [run for method in METHODS for run in two_units.runs(request, method)]
@@ -47,17 +49,17 @@ class Lagrangian(Experiment, name="lagrangian", revision=2):
     def compute(task: Task) -> Mapping[str, Value]:
         return _switched(task) if "switches" in task.settings else _tuned(task)
 
-    last_xi = WEIGHTS[-1]
+    def by_method(self, key: str, early: bool = False) -> dict[str, FloatArray]:
+        """A number or a series of all runs; of a series the value after ``EARLY`` rounds (the last one kept before)."""
+        found = {method: self.of(key, method=method) for method in METHODS}
+        if not early:
+            return found
+        place = np.searchsorted(self.rounds, EARLY, side="right") - 1
+        return {method: runs[:, place] for method, runs in found.items()}
 
-    def by_method(self, key: str) -> dict[str, FloatArray]:
-        """A number or a series of all runs."""
-        return {method: self.of(key, method=method) for method in METHODS}
-
-    def at(self, key: str, round_number: int) -> dict[str, FloatArray]:
-        """The value of a series at a round (the last one kept before it)."""
-        kept = self.where(method="penalty")[0].array("round")
-        place = np.searchsorted(kept, round_number, side="right") - 1
-        return {m: runs[:, place] for m, runs in self.by_method(key).items()}
+    @property
+    def rounds(self) -> FloatArray:
+        return self.where(method="penalty")[0].array("round")
 
     def relative_loss(self, name: str) -> dict[str, FloatArray]:
         """A client's loss over the proprietary one."""
@@ -68,11 +70,11 @@ class Lagrangian(Experiment, name="lagrangian", revision=2):
     def found(self) -> Mapping[str, tuple[Verdict, dict[str, Any]]]:
         """What is found about every claim, with our IMEX step where there is one in it."""
         climbs, late, D = (self.by_method(key) for key in ("climb", "climb/late", "disentanglement"))
-        early, last = self.at("disentanglement", EARLY), {m: runs[:, -1] for m, runs in D.items()}
+        early, last = self.by_method("disentanglement", early=True), {m: runs[:, -1] for m, runs in D.items()}
         relative = [self.relative_loss(name) for name in UNITS]
         loss = {m: np.mean([each[m][:, -1] for each in relative], axis=0) for m in METHODS}
-        delta = {name: self.at(f"delta_d/{name}", EARLY) for name in UNITS}
-        deltas = [f"{LABELS[n]} AL {told(d['lagrangian'])}, PM {told(d['penalty'])}" for n, d in delta.items()]
+        delta = {LABELS[name]: self.by_method(f"delta_d/{name}", early=True) for name in UNITS}
+        deltas = [f"{label} AL {told(d['lagrangian'])}, PM {told(d['penalty'])}" for label, d in delta.items()]
         # what the penalty method minimizes, at the end: L_s + Σ L_m,a
         lasts = [self.by_method(key) for key in ("server_loss", *(f"client_loss/{n}" for n in UNITS))]
         objective = {m: np.sum([each[m][:, -1] for each in lasts], axis=0) for m in METHODS}
@@ -90,13 +92,13 @@ class Lagrangian(Experiment, name="lagrangian", revision=2):
         better = below(objective["hybrid"] - objective["lagrangian"])
         lower_D = both(*(lower(each["lagrangian"], each["penalty"]) for each in (early, last)))
         lower_delta = both(*(lower(d["lagrangian"], 0.9 * d["penalty"]) for d in delta.values()))
-        rounds = self.where(method="hybrid")[0].task["warm_rounds"]
+        warm = self.where(method="hybrid")[0].task["warm_rounds"]
         return {
             "oscillations": (above(climbs["lagrangian"] - climbs["penalty"]), {"climbs": climbs}),
             "server": (lower_D, {"early": early, "last": last}),
             "clients": (lower_delta, {"deltas": "; ".join(deltas)}),
             "optimum": (above(loss["lagrangian"] - loss["penalty"]), {"loss": loss, "kept": kept}),
-            "hybrid": (below(late["hybrid"] - late["lagrangian"]), {"late": late, "rounds": rounds}),
+            "hybrid": (below(late["hybrid"] - late["lagrangian"]), {"late": late, "rounds": warm}),
             "objective": (better, {"objective": objective, "apart": apart}),
             "tuned": (unstable, {"shares": shares}),
             "stable": (below(augmented.mean(axis=1), 0.05), {"share": _share(augmented)}),
@@ -136,36 +138,30 @@ class Lagrangian(Experiment, name="lagrangian", revision=2):
         yield Table(self.caption("switches", recordings=len(self.switched[0])), head, rows)
 
     def draw(self) -> Mapping[str, Drawing]:
-        x = self.where(method="penalty")[0].array("round")
-
         def course(title: str, found: Mapping[str, FloatArray], y: str, *more: figures.Curve) -> Panel:
-            curves = [band(x, runs, METHODS[m], colour) for colour, (m, runs) in enumerate(found.items())]
+            curves = [band(self.rounds, runs, METHODS[m], colour) for colour, (m, runs) in enumerate(found.items())]
             return over_rounds(title, [*curves, *more], y)
 
-        def series(title: str, key: str, y: str) -> Panel:
-            return course(title, {m: np.maximum(runs, TINY) for m, runs in self.by_method(key).items()}, y)
-
         titles = {name: label.capitalize() for name, label in LABELS.items()}
+        shown = [
+            ("Server loss", "server_loss", figures.SERVER_LOSS),
+            ("Disentanglement", "disentanglement", figures.DISENTANGLEMENT),
+        ]
+        for k, (name, title) in enumerate(titles.items(), start=1):
+            shown.append((f"{title}: loss", f"client_loss/{name}", figures.CLIENT_LOSS.format(k)))
+        shown += [(f"{title}: $\\delta_d$", f"delta_d/{name}", figures.SHIFT_LEFT) for name, title in titles.items()]
         rounds = [
-            series("Server loss", "server_loss", figures.SERVER_LOSS),
-            series("Disentanglement", "disentanglement", figures.DISENTANGLEMENT),
-            *(
-                series(f"{title}: loss", f"client_loss/{name}", figures.client_loss(k))
-                for k, (name, title) in enumerate(titles.items(), start=1)
-            ),
-            *(series(f"{title}: $\\delta_d$", f"delta_d/{n}", figures.SHIFT_LEFT) for n, title in titles.items()),
+            course(title, {m: np.maximum(runs, TINY) for m, runs in self.by_method(key).items()}, y)
+            for title, key, y in shown
         ]
         gain = [course(t, self.relative_loss(n), figures.RELATIVE_LOSS, level(1.0)) for n, t in titles.items()]
-        ends = [
-            points(WEIGHTS, self.of(m, tuned_at=...), METHODS[m], k) for k, m in enumerate(("penalty", "lagrangian"))
-        ]
+        ends = series(WEIGHTS, {METHODS[m]: self.of(m, tuned_at=...) for m in ("penalty", "lagrangian")})
         xi, y = "penalty weight $\\xi$ ($\\rho = 2\\xi$)", "last $L_s$ / first $L_s$"
+        stability = [Panel("Given step sizes", [*ends, level(1.0)], xi, y, WEIGHTS, True)]
         return {
             "lagrangian-rounds": self.drawing("rounds", rounds, paper="Fig. 5"),
             "lagrangian-gain": self.drawing("gain", gain, columns=2),
-            "lagrangian-stability": self.drawing(
-                "stability", [Panel("Given step sizes", [*ends, level(1.0)], xi, y, WEIGHTS, True)], columns=1
-            ),
+            "lagrangian-stability": self.drawing("stability", stability, columns=1),
         }
 
 

@@ -19,38 +19,22 @@ from counterflow.plant import LocalModel, Plant, Recording, Unit
 
 BYTES = 8  # of a number on the wire
 
-# name in results: name for people, in the order of tables; and in figures
-METHODS: Mapping[str, str] = {
-    "penalty": "published: penalty, ξ = 10",
-    "penalty-small": "published: penalty, ξ = 0.1",
-    "steps": "published: penalty, ξ = 10, gradient steps",
-    "lagrangian": "published: augmented Lagrangian",
-    "hybrid": "published: hybrid",
-    "refined": "refined target, ξ = 10",
-    "refined-small": "refined target, ξ = 0.1",
-    "corrected": "refined target, ξ = 10, gains taken out of B_mn",
-    "fedgc": "FedGC (predecessor)",
-    "granger": "Granger causality, pooled states",
-    "local": "local only, no couplings",
-    "sufficient": "sufficient messages (default)",
-    "centralized": "centralized, pooled raw data",
-    "oracle": "oracle (true plant)",
-}
-SHORT: Mapping[str, str] = {
-    "penalty": "penalty, ξ = 10",
-    "penalty-small": "penalty, ξ = 0.1",
-    "steps": "penalty, steps",
-    "lagrangian": "Lagrangian",
-    "hybrid": "hybrid",
-    "refined": "refined target, ξ = 10",
-    "refined-small": "refined target, ξ = 0.1",
-    "corrected": "refined, gains taken out",
-    "fedgc": "FedGC",
-    "granger": "Granger",
-    "local": "local only",
-    "sufficient": "sufficient",
-    "centralized": "centralized",
-    "oracle": "oracle",
+# name in results: name in tables, and in figures
+METHODS: Mapping[str, tuple[str, str]] = {
+    "penalty": ("published: penalty, ξ = 10", "penalty, ξ = 10"),
+    "penalty-small": ("published: penalty, ξ = 0.1", "penalty, ξ = 0.1"),
+    "steps": ("published: penalty, ξ = 10, gradient steps", "penalty, steps"),
+    "lagrangian": ("published: augmented Lagrangian", "Lagrangian"),
+    "hybrid": ("published: hybrid", "hybrid"),
+    "refined": ("refined target, ξ = 10", "refined target, ξ = 10"),
+    "refined-small": ("refined target, ξ = 0.1", "refined target, ξ = 0.1"),
+    "corrected": ("refined target, ξ = 10, gains taken out of B_mn", "refined, gains taken out"),
+    "fedgc": ("FedGC (predecessor)", "FedGC"),
+    "granger": ("Granger causality, pooled states", "Granger"),
+    "local": ("local only, no couplings", "local only"),
+    "sufficient": ("sufficient messages (default)", "sufficient"),
+    "centralized": ("centralized, pooled raw data", "centralized"),
+    "oracle": ("oracle (true plant)", "oracle"),
 }
 PUBLISHED = ("penalty", "penalty-small", "steps", "lagrangian", "hybrid")
 REPAIRED = ("refined", "refined-small", "corrected")  # the server explains ĥ_a[t], which the paper does not write

@@ -16,7 +16,7 @@ from counterflow.fits.training import fit
 from counterflow.paper.experiments.experiment import Claim, Experiment, Request, Task, Value, grid
 from counterflow.paper.experiments.figures import Drawing, Panel, points
 from counterflow.paper.experiments.verdicts import Verdict, estimated_above, exponent, holds, opposite
-from counterflow.paper.experiments.wording import ONE_ROW
+from counterflow.paper.experiments.wording import FACTS
 from counterflow.plant import random_plant
 from counterflow.protocol import Message, encoded_size
 
@@ -95,7 +95,7 @@ class Overhead(Experiment, name="overhead"):
         for who, axis, most, formula, remark in (*work, *OTHER_WORK):
             sizes, letter, _ = AXES[axis]
             seconds = exponent(sizes[-2:], self.by_size(axis, who)[:, -2:])
-            whose, fact = "the server" if who == "server" else "a client", ONE_ROW
+            whose, fact = "the server" if who == "server" else "a client", FACTS["ONE_ROW"]
             about = {"who": whose, "letter": letter, "formula": formula, "remark": remark}
             about["fact"] = fact if (who, axis) == ("server", "steps") else ""
             grown = {"before": sizes[-2], "last": sizes[-1], "count": counted(axis, who), "exponent": _shown(seconds)}
@@ -175,11 +175,6 @@ def multiplications(settings: Mapping[str, Any]) -> dict[str, float]:
     The server multiplies refined states by A_mn and A_mm, residuals by refined states (T P² each), inputs by B_mn and
     residuals by inputs (T P U each). A client multiplies measurements by theta, states by C, residuals by C, and
     three gradients by measurements (T P_m D_m each), and theta by A_mm three times.
-
-    Examples
-    --------
-    >>> multiplications({"units": 2, "states": 1, "inputs": 1, "outputs": 3, "steps": 10})
-    {'server': 200.0, 'unit': 189.0}
     """
     T, P_m, D_m = settings["steps"], settings["states"], settings["outputs"]
     P, U = settings["units"] * P_m, settings["units"] * settings["inputs"]

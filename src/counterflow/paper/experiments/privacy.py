@@ -12,14 +12,18 @@ from counterflow.arrays import FloatArray
 from counterflow.errors import UnstableError
 from counterflow.fits.fit import Fit
 from counterflow.fits.training import fit
+from counterflow.paper.augmented import AugmentedModel, ClientData
+from counterflow.paper.contraction import settled_gain
 from counterflow.paper.experiments import figures
-from counterflow.paper.experiments.audit import audited
 from counterflow.paper.experiments.effects import between, coupling_error, effect_error, recorded, responses
 from counterflow.paper.experiments.experiment import Claim, Experiment, Request, Task, Value, grid
 from counterflow.paper.experiments.figures import Drawing, Panel, band, level, points
 from counterflow.paper.experiments.verdicts import Verdict, mostly, rarely
-from counterflow.plant import Plant, random_plant
+from counterflow.plant import Plant, Recording, random_plant
 from counterflow.privacy import Privacy
+from counterflow.privacy.accounting import gaussian_epsilon
+from counterflow.privacy.clipping import clipped_rows
+from counterflow.protocol import Message, PerturbedStates, StateGradients
 
 EPSILONS, QUICK_EPSILONS = (1.0, 3.0, 10.0, 30.0, 100.0), (3.0, 30.0, 100.0)
 NONE = 0.0  # stands for no privacy at all
@@ -178,3 +182,50 @@ def _effects(found: Plant, true: Plant) -> float:
         return float(min(effect_error(responses(found), responses(true)), CEILING))
     except UnstableError:
         return float("nan")
+
+
+def audited(plant: Plant, recording: Recording, privacy: Privacy, rounds: int, name: str) -> float:
+    """The ε that the messages of one unit really have for one pair of neighbours, given all that the server answered.
+
+    A lower limit of the training's own: it can refute a guarantee, not prove one. A published private training is run
+    once. The unit is then followed again through the same answers of the server, with one measurement in the middle at
+    the end of its range, and with the opposite in its place: as far apart as clipping allows, in the direction that
+    moves the estimated states most. Messages of round k differ by Δ_k, and carry noise σ_k: together they are one
+    Gaussian release with μ² = Σ |Δ_k|² / σ_k². Theta is trained on the unit's own measurements, and what that carries
+    into later rounds is in Δ_k. Numbers that are sent without noise are not.
+    """
+    sent: list[PerturbedStates] = []
+    answers: list[StateGradients] = []
+
+    def watch(message: Message, _: bool) -> None:
+        if message.unit == name and isinstance(message, PerturbedStates):
+            sent.append(message)
+        elif message.unit == name and isinstance(message, StateGradients):
+            answers.append(message)
+
+    options: dict[str, Any] = {"method": "penalty", "solver": "gradient", "rounds": rounds}
+    found = fit(recording, plant.locals(), privacy=privacy, watch=watch, **options)
+    part, R, own = found.parts[name], sent[0].bound, recording[name]
+    direction, releases = np.linalg.svd(settled_gain(plant.local(name)))[2][0], []
+    for sign in (1.0, -1.0):
+        y = own.y.copy()
+        y[len(y) // 2] = sign * R * direction
+        data = ClientData.from_part(part, clipped_rows(y, R)[0], clipped_rows(own.u, R)[0])
+        releases.append(followed(AugmentedModel(part.working_model, data), answers))
+    pairs = zip(*releases, sent, strict=True)
+    mu = sum(float(((one - other) ** 2).sum()) / message.noise**2 for one, other, message in pairs)
+    return float(gaussian_epsilon(float(np.sqrt(mu)), privacy.delta))
+
+
+def followed(model: AugmentedModel, answers: list[StateGradients]) -> list[FloatArray]:
+    """What a unit would send in every round, without noise, if the server answered so: [ĥ_c; ĥ_a; h_a], all rows."""
+    theta, phi = np.zeros((model.model.states, model.model.n_outputs)), np.zeros(model.model.states)
+    rows = []
+    for answer in answers:
+        states = model.states(theta, phi)
+        rows.append(np.hstack([model.data.refined, model.data.refined + model.data.previous @ theta.T, states]))
+        _, own_theta, own_phi = model.loss_and_gradients(states)
+        their_theta, their_phi = model.chain_rule(answer.predicted, answer.refined if answer.refined.size else None)
+        eta, gamma = model.step_sizes(answer.penalty)
+        theta, phi = theta - eta * (own_theta + their_theta), phi - gamma * (own_phi + their_phi)
+    return rows

@@ -23,7 +23,7 @@ from counterflow.paper.experiments.two_units import TRAINED, kept_rounds
 from counterflow.paper.experiments.verdicts import Verdict, below, both, holds
 from counterflow.paper.experiments.wording import ABOVE_RULE, BAND
 from counterflow.paper.pooled import pooled_model
-from counterflow.plant import LocalModel, Recording
+from counterflow.plant import Recording
 
 STAND_IN = "stand-in"
 ROWS = 30_000  # the paper's truncation of SWaT; ours of HAI, where it is silent
@@ -47,11 +47,10 @@ ASIDE = (
 
 @dataclass(frozen=True)
 class DataSet:
-    """One of the paper's two.
+    """One of the paper's two; what it ``said``: of the server's loss, early and late, of D, clients' residuals and δd.
 
     ``runs``: of a full and of a quick command. ``header``: the word by which its head is found; ``example``: of its
-    columns' names. ``said``: what the paper says of the server's loss, early and late, of D, of the clients' residuals
-    and of δd; ``silent``: of the last two, nothing that could be judged.
+    columns' names. ``silent``: of the clients' residuals and δd nothing is said that could be judged.
     """
 
     title: str
@@ -65,11 +64,7 @@ class DataSet:
 
 DATA = {
     "hai": DataSet(
-        "HAI",
-        "Fig. 7",
-        (10, 3),
-        None,
-        "P1_LIT01",
+        "HAI", "Fig. 7", (10, 3), None, "P1_LIT01",
         (
             "decays rapidly in the first few dozen iterations",
             "tapers off smoothly, without oscillations",
@@ -79,11 +74,7 @@ DATA = {
         ),
     ),
     "swat": DataSet(
-        "SWaT",
-        "Fig. 8",
-        (1, 1),  # the paper ran it once
-        "timestamp",
-        "LIT101",
+        "SWaT", "Fig. 8", (1, 1), "timestamp", "LIT101",  # the paper ran it once
         (
             "a sharp initial decline",
             "a smooth saturation phase with no noticeable oscillations",
@@ -93,7 +84,7 @@ DATA = {
         ),
         silent=True,
     ),
-}
+}  # fmt: skip
 
 
 class RealPlants(Experiment, name="real-plants", revision=2):
@@ -120,26 +111,29 @@ class RealPlants(Experiment, name="real-plants", revision=2):
     @staticmethod
     def compute(task: Task) -> Mapping[str, Value]:
         recording = prepared(task)
-        models, kept_energy = local_models(recording)
+        pooled = pooled_model(recording)  # what each unit is given, by the paper's route
         options = TRAINED | {"xi": task["xi"], "rounds": task["rounds"]}
-        fits = [fit(recording, models, method="penalty", seed=run, **options) for run in range(task["runs"])]
+        fits = [fit(recording, pooled.locals, method="penalty", seed=run, **options) for run in range(task["runs"])]
         histories, kept = [found.history for found in fits], kept_rounds(task["rounds"])
-        sizes = {n: f"{m.states} states, {m.n_inputs} inputs, {m.n_outputs} outputs" for n, m in models.items()}
+        sizes = (
+            f"{name}: {model.states} states, {model.n_inputs} inputs, {model.n_outputs} outputs"
+            for name, model in pooled.locals.items()
+        )
         values: dict[str, Value] = {
             "units": ", ".join(recording.names),
-            "sizes": "; ".join(f"{name}: {size}" for name, size in sizes.items()),
+            "sizes": "; ".join(sizes),
             "rows": float(recording.rows),
-            "energy": kept_energy,
+            "energy": pooled.kept,
             "round": (kept + 1).astype(np.float64),
             "server_loss": np.stack([h.server_loss[kept] for h in histories]),
             "disentanglement": np.stack([h.disentanglement[kept] for h in histories]),
             "rises": np.array([_rises(h.server_loss) for h in histories]),
             "rises/D": np.array([_rises(h.disentanglement) for h in histories]),
         }
-        for name in recording.names:
+        for name, model in pooled.locals.items():
             values |= {
                 f"client_loss/{name}": np.stack([h.client_loss[name][kept] for h in histories]),
-                f"outputs/{name}": float(models[name].n_outputs),
+                f"outputs/{name}": float(model.n_outputs),
                 f"proprietary_loss/{name}": float(histories[0].proprietary_loss[name][-1]),
                 f"delta_d/{name}": np.stack([h.delta_d[name][kept] for h in histories]),
             }
@@ -166,7 +160,7 @@ class RealPlants(Experiment, name="real-plants", revision=2):
                 own = band(x, outcome.array(f"client_loss/{name}"), "augmented client")
                 baseline = level(outcome.number(f"proprietary_loss/{name}"), "proprietary client (baseline)")
                 shift = band(x, outcome.array(f"delta_d/{name}"), "$\\delta d$ of a client", 2)
-                losses.append(over_rounds(f"{label}: client {k}", [own, baseline], figures.client_loss(k)))
+                losses.append(over_rounds(f"{label}: client {k}", [own, baseline], figures.CLIENT_LOSS.format(k)))
                 shifts.append(over_rounds(f"{label}: client {k}", [shift], f"$\\delta d_{{{k}}}$ (states)"))
             spread = BAND if len(outcome.array("server_loss")) > 1 else "One run."
             paper, about = DATA[dataset].figure, {"title": DATA[dataset].title, "spread": spread}
@@ -175,18 +169,18 @@ class RealPlants(Experiment, name="real-plants", revision=2):
             drawings[f"real-plants-{dataset}"] = Drawing(told, [server, D, *losses, *shifts], paper=paper, height=0.85)
         return drawings
 
-    def named(self, made_up: bool) -> str:
-        """Data sets that are stand-ins, or that are not."""
+    def titles(self, made_up: bool) -> str:
         some = [DATA[o.task["dataset"]].title for o in self.outcomes if is_stand_in(o) == made_up]
         return " and ".join(some)
 
     @property
     def given(self) -> str:
-        return self.named(made_up=False)
+        """Data sets that are no stand-ins."""
+        return self.titles(made_up=False)
 
     @property
     def made_up(self) -> str:
-        return self.named(made_up=True)
+        return self.titles(made_up=True)
 
     @property
     def agreeing(self) -> int:
@@ -258,20 +252,6 @@ def prepared(task: Task) -> Recording:
     measured = np.hstack([recording[n].y for n in recording.names])
     longest = max(stretches(measured), key=lambda span: int(span.stop - span.start))
     return recording.slice(longest.start, longest.stop)
-
-
-def local_models(recording: Recording) -> tuple[dict[str, LocalModel], float]:
-    """What each unit is given, by the paper's route: one model of pooled data, divided; and the energy of C kept."""
-    names = recording.names
-    model = pooled_model({n: recording[n].y for n in names}, {n: recording[n].u for n in names})
-    outputs = np.cumsum([0, *(recording[n].y.shape[1] for n in names)])
-    inputs = np.cumsum([0, *(recording[n].u.shape[1] for n in names)])
-    found = {}
-    for k, name in enumerate(names):
-        own, y, u = model.states(name), slice(outputs[k], outputs[k + 1]), slice(inputs[k], inputs[k + 1])
-        A, B, C = model.A[own, own], model.B[own, u], model.C[y, own]
-        found[name] = LocalModel(A=A, B=B, C=C, Q=model.Q[own, own], R=model.R[y, y])
-    return found, model.kept
 
 
 def _rises(series: FloatArray) -> float:

@@ -19,9 +19,9 @@ import numpy as np
 
 from counterflow.arrays import FloatArray
 from counterflow.fits.training import fit
-from counterflow.paper.experiments.effects import coupling_error, r_squared, recorded, responses, without_couplings
+from counterflow.paper.experiments.effects import accuracy, recorded, without_couplings
 from counterflow.paper.experiments.experiment import Claim, Experiment, Request, Table, Task, Value, grid
-from counterflow.paper.experiments.figures import Drawing, Panel, level, points
+from counterflow.paper.experiments.figures import Drawing, Panel, level, series
 from counterflow.paper.experiments.verdicts import mostly
 from counterflow.plant import Plant, random_plant
 
@@ -48,16 +48,17 @@ class Region(Experiment, name="finding"):
     def compute(task: Task) -> Mapping[str, Value]:
         """R² of effects and error of B_mn of the penalty method (means, weights); R² of the default one at one mean."""
         plant = plant_of(task["kind"], task["inputs"], task["noise"], task["plant"])
-        true = responses(plant)
-        R2, B, default = [], [], float("nan")
+        found, default = [], float("nan")
         for mean in task["means"]:
             recording = recorded(plant, task["steps"], 100 + task["plant"], task["pole"], mean)
-            found = [fit(recording, plant.locals(), method="penalty", xi=weight).plant for weight in task["xi"]]
-            R2.append([r_squared(responses(each), true) for each in found])
-            B.append([coupling_error(each, plant, "B") for each in found])
+            fits = [fit(recording, plant.locals(), method="penalty", xi=weight) for weight in task["xi"]]
+            found.append([accuracy(each.plant, plant) for each in fits])
             if mean == COMPARED:
-                default = r_squared(responses(fit(recording, plant.locals(), uncertainty=False).plant), true)
-        return {"R2": np.array(R2), "B": np.array(B), "default/R2": default}
+                default = accuracy(fit(recording, plant.locals(), uncertainty=False).plant, plant)["R2"]
+        values: dict[str, Value] = {
+            key: np.array([[each[key] for each in by_weight] for by_weight in found]) for key in ("R2", "B")
+        }
+        return values | {"default/R2": default}
 
     def cell(self, key: str, cell: Cell) -> FloatArray:
         """A value of all plants of one cell: plants, means and weights."""
@@ -93,13 +94,12 @@ class Region(Experiment, name="finding"):
         """R² of effects against the mean of the inputs."""
         panels = []
         for inputs, (kind, label) in product(INPUTS, KINDS.items()):
-            curves = []
-            for k, (noise, pole) in enumerate(product(NOISES, POLES)):
-                best = np.median(self.cell("R2", (inputs, kind, noise, pole)), axis=0).max(axis=1)
-                curves.append(points(MEANS, best[None], f"R = {noise:g}, {colour_name(pole)} inputs", k))
+            R2 = {(n, p): self.cell("R2", (inputs, kind, n, p)) for n, p in product(NOISES, POLES)}
+            names = {setting: f"R = {setting[0]:g}, {colour_name(setting[1])} inputs" for setting in R2}
+            best = {names[setting]: np.median(values, axis=0).max(axis=1) for setting, values in R2.items()}
             title = f"{inputs} input{'s' * (inputs > 1)} a unit, " + label.replace("_mn", "$_{mn}$")
             x, y = "mean of the inputs / standard deviation", "R² of effects"
-            panels.append(Panel(title, [*curves, level(0.0)], x, y, range_y=(None, 1.05)))
+            panels.append(Panel(title, [*series(MEANS, best), level(0.0)], x, y, range_y=(None, 1.05)))
         return {"finding-region": self.drawing("region-means", panels, columns=2)}
 
 

@@ -14,9 +14,9 @@ from itertools import product
 import numpy as np
 
 from counterflow.arrays import FloatArray
-from counterflow.paper.experiments.effects import cosine, coupling_error, r_squared, recorded, responses
+from counterflow.paper.experiments.effects import accuracy, recorded
 from counterflow.paper.experiments.experiment import Claim, Experiment, Request, Table, Task, Value, grid
-from counterflow.paper.experiments.figures import Drawing, Panel, level, points
+from counterflow.paper.experiments.figures import Drawing, Panel, level, series
 from counterflow.paper.experiments.methods import granger_plant, trained, unfiltered_fit, without_gains
 from counterflow.paper.experiments.region import colour_name
 from counterflow.paper.experiments.verdicts import exponent
@@ -63,12 +63,8 @@ class Repair(Experiment, name="finding"):
         """For every row of the table: error of B_mn, of A_mn, cosine of B_mn, and R² of effects."""
         plant = random_plant(measurement_noise=task["noise"], rng=task["plant"])
         recording = recorded(plant, task["steps"], 7000 + task["plant"], task["pole"])
-        values = {}
-        for name, found in found_plants(recording, plant).items():
-            values[f"{name}/B"] = coupling_error(found, plant, "B")
-            values[f"{name}/A"] = coupling_error(found, plant, "A")
-            values[f"{name}/cosine"] = cosine(found, plant)
-            values[f"{name}/R2"] = r_squared(responses(found), responses(plant))
+        found = {name: accuracy(each, plant) for name, each in found_plants(recording, plant).items()}
+        values = {f"{name}/{key}": each[key] for name, each in found.items() for key in ("B", "A", "cosine", "R2")}
         return {key: float(max(value, LEAST)) if np.isfinite(value) else value for key, value in values.items()}
 
     @cached_property
@@ -120,20 +116,19 @@ class Repair(Experiment, name="finding"):
     def draw(self) -> Mapping[str, Drawing]:
         """Against the noise, and against the number of rows."""
         panels, lengths = [], self.lengths
+        titles = {pole: f"{colour_name(pole).replace('white', 'White')} inputs" for pole in POLES}
         for pole in POLES:
-            runs = {n: np.stack([self.noisy(f"{n}/B", noise, pole) for noise in NOISES], axis=1) for n in SHORT}
-            curves = [points(NOISES, runs[n], label, k, "median") for k, (n, label) in enumerate(SHORT.items())]
-            title, x = f"{colour_name(pole).replace('white', 'White')} inputs", "variance of the measurement noise, R"
-            y = "relative error of $B_{mn}$"
-            panels.append(Panel(title, [*curves, level(1.0)], x, y, log_x=NOISES, log_y=True))
+            x = "variance of the measurement noise, R"
+            runs = {
+                label: np.stack([self.noisy(f"{name}/B", noise, pole) for noise in NOISES], axis=1)
+                for name, label in SHORT.items()
+            }
+            curves = [*series(NOISES, runs, "median"), level(1.0)]
+            panels.append(Panel(titles[pole], curves, x, "relative error of $B_{mn}$", log_x=NOISES, log_y=True))
         for letter, pole in product("BA", POLES):
-            curves = [
-                points(lengths, self.longer(name, letter, pole), label, k, "median")
-                for k, (name, label) in enumerate(SHORT.items())
-            ]
-            title = f"{colour_name(pole).replace('white', 'White')} inputs, R = 1"
-            y = f"relative error of ${letter}_{{mn}}$"
-            panels.append(Panel(title, [*curves, level(1.0)], "rows T", y, log_x=lengths, log_y=True))
+            runs = {label: self.longer(name, letter, pole) for name, label in SHORT.items()}
+            curves, y = [*series(lengths, runs, "median"), level(1.0)], f"relative error of ${letter}_{{mn}}$"
+            panels.append(Panel(f"{titles[pole]}, R = 1", curves, "rows T", y, log_x=lengths, log_y=True))
         return {"finding-repair": self.drawing("repair-errors", panels, columns=2)}
 
 

@@ -44,18 +44,8 @@ def assemble(
 ) -> list[Experiment]:
     """Write the folder's report: of the experiments asked for, and of all others whose results are complete.
 
-    Parameters
-    ----------
-    store : where results are; only those of its kind (quick or not), of this version and revision count.
-    asked : the tasks of experiments by name, computed just now.
-    request : with which files.
-    found : outcomes of ``asked`` by ``store.key``.
-
-    Two commands may work in one folder: whoever comes later to this waits, and then finds the other's results.
-
-    Returns
-    -------
-    All experiments of the report, in the order of ``experiments.names()``.
+    ``asked``: tasks of experiments by name, whose outcomes are ``found`` by ``store.key``. Two commands may work in one
+    folder: whoever comes later to this waits, and then finds the other's results.
     """
     with alone(store.folder):
         for name, tasks in asked.items():
@@ -91,20 +81,18 @@ def _note(store: Store, name: str) -> Path:
 
 def _remember(store: Store, name: str, tasks: Sequence[Task], request: Request) -> None:
     """Keep the tasks that depend on files of the user: a later command may not be given them again."""
-    note = _note(store, name)
     if experiments.named(name).tasks(Request(request.quick)) == tuple(tasks):
-        note.unlink(missing_ok=True)
+        _note(store, name).unlink(missing_ok=True)
     else:
         told = [{"experiment": task.experiment, "settings": dict(task.settings)} for task in tasks]
-        put(note, json.dumps(told, indent=1).encode())
+        put(_note(store, name), json.dumps(told, indent=1).encode())
 
 
 def _expected(store: Store, name: str) -> Sequence[Task]:
     """The tasks of an experiment that was not asked for now: those of the last time, or those without any files."""
     try:
-        told = json.loads(_note(store, name).read_text(encoding="utf-8"))
-        return [Task(each["experiment"], each["settings"]) for each in told]
-    except (OSError, ValueError, KeyError, TypeError):  # none, or not one of ours
+        return [Task(**each) for each in json.loads(_note(store, name).read_text(encoding="utf-8"))]
+    except (OSError, ValueError, TypeError):  # none, or not one of ours
         return experiments.named(name).tasks(Request(store.quick))
 
 
@@ -126,12 +114,12 @@ def counts(chapters: Iterable[Experiment]) -> dict[Verdict, int]:
     claims = [claim for each in chapters for claim in each.claims]
     once = {(claim.fact or str(k), claim.verdict) for k, claim in enumerate(claims)}
     found = Counter(verdict for _, verdict in once)
-    return {verdict: found[verdict] for verdict in VERDICTS}
+    return {verdict: found[verdict] for verdict in VERDICTS if found[verdict]}
 
 
 def _summary(chapters: Sequence[Experiment]) -> str:
     """Verdicts by kind, and which claims are one fact."""
-    told = ", ".join(f"{count} {verdict}" for verdict, count in counts(chapters).items() if count)
+    told = ", ".join(f"{count} {verdict}" for verdict, count in counts(chapters).items())
     facts = Counter(claim.fact for each in chapters for claim in each.claims if claim.fact)
     parts, rule = "; ".join(f"{fact}: {count} claims" for fact, count in facts.items() if count > 1), ""
     if parts:
@@ -158,14 +146,12 @@ def paper_map(chapters: Sequence[Experiment]) -> Table:
 
 
 def _lead(quick: bool) -> str:
-    kind = (
-        "This is a quick run: fewer repetitions and rounds, to look rather than to judge."
-        if quick
-        else "This is the full run, with the paper's 10 Monte-Carlo repetitions."
-    )
+    kind = "the full run, with the paper's 10 Monte-Carlo repetitions."
+    if quick:
+        kind = "a quick run: fewer repetitions and rounds, to look rather than to judge."
     return (
         "Every figure and table of the paper made again, and its claims without one put to the test. "
-        f"{kind} Verdicts are computed from the results by the rule that stands beside them."
+        f"This is {kind} Verdicts are computed from the results by the rule that stands beside them."
     )
 
 
@@ -201,8 +187,7 @@ def markdown(chapters: Sequence[Experiment], quick: bool) -> str:
 
 
 def _anchor(each: Experiment) -> str:
-    kept = "".join(c for c in each.title.lower() if c.isalnum() or c in " -_")
-    return kept.replace(" ", "-")
+    return "".join(c for c in each.title.lower() if c.isalnum() or c in " -_").replace(" ", "-")
 
 
 def _table(table: Table) -> list[str]:
@@ -227,15 +212,16 @@ def html(chapters: Sequence[Experiment], quick: bool, drawn: Mapping[str, bytes]
     for number, each in enumerate(chapters):
         pictures = []
         for k, (name, figure) in enumerate(each.figures.items()):
-            wide = figures.svg(drawn[name], f"e{number}f{k}w-", figure.caption)
-            narrow = figures.svg(figures.narrow_svg(figure), f"e{number}f{k}n-", figure.caption)
-            pictures.append((figure.caption, wide, narrow))
+            narrow = figures.files(figure, narrow=True, endings=["svg"])["svg"]
+            both = zip("wn", (drawn[name], narrow), strict=True)
+            wide, narrowed = (figures.svg(made, f"e{number}f{k}{size}-", figure.caption) for size, made in both)
+            pictures.append((figure.caption, wide, narrowed))
         sections.append({"chapter": each, "pictures": pictures, "facts": _facts(each, quick)})
     return templates.render(
         "reproduction.html.j2",
         title=TITLE,
         lead=_lead(quick),
-        counts={verdict: str(count) for verdict, count in counts(chapters).items() if count},
+        counts={verdict: str(count) for verdict, count in counts(chapters).items()},
         summary=_summary(chapters),
         figures=paper_map(chapters),
         sections=sections,

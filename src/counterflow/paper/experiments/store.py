@@ -11,7 +11,7 @@ import hashlib
 import json
 import signal
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -67,11 +67,8 @@ class Store:
 
     def load(self, task: Task) -> Outcome | None:
         """The result of a task; None if it is not there, or not as it was written: it is then to be computed."""
-        path = self.path(task)
-        if not path.is_file():
-            return None
         try:
-            found = sealed_file.read(path, _TITLE, _VERSION)
+            found = sealed_file.read(self.path(task), _TITLE, _VERSION)
         except StorageError:
             return None
         described = found.content
@@ -85,40 +82,32 @@ class Store:
     def computed(
         self, tasks: Iterable[Task], jobs: int = 1, force: bool = False, watch: Watch | None = None
     ) -> dict[str, Outcome]:
-        """Outcomes of tasks by ``key``; those in the store are not computed again.
+        """Outcomes of tasks by ``key``: those in the store are not computed again, unless by ``force``.
 
-        Parameters
-        ----------
-        tasks : what to do; a task that is there twice is done once.
-        jobs : worker processes; with 1, everything happens here. Results do not depend on it: every task has its own
-            seeds, and runs with one BLAS thread.
-        force : compute again what is in the store.
-        watch : called after every task, with those that were in the store first.
-
-        What is done stays in the store, whatever happens later: an interrupt or an error loses only what was under way.
+        ``watch`` is called after every task, with those that were in the store first. Results do not depend on
+        ``jobs``, the number of processes: every task has its own seeds, and runs with one BLAS thread. What is done
+        stays in the store: an interrupt or an error loses only what was under way.
         """
         if jobs < 1:
             raise OptionError(f"jobs is {jobs!r}: give a whole number of at least 1.")
         wanted = {self.key(task): task for task in tasks}
-        found: dict[str, Outcome] = {}
-
-        def done(outcome: Outcome) -> None:
+        stored = {} if force else {key: self.load(task) for key, task in wanted.items()}
+        found = {key: outcome for key, outcome in stored.items() if outcome is not None}
+        missing = [task for key, task in wanted.items() if key not in found]
+        if watch is not None:
+            for done, outcome in enumerate(found.values(), start=1):
+                watch(outcome.task, done, len(wanted))
+        for outcome in self._made(missing, jobs):
             found[self.key(outcome.task)] = outcome
             if watch is not None:
                 watch(outcome.task, len(found), len(wanted))
-
-        for task in wanted.values():
-            if not force and (outcome := self.load(task)) is not None:
-                done(outcome)
-        missing = [task for key, task in wanted.items() if key not in found]
-        if jobs == 1 or len(missing) < 2:
-            for task in missing:
-                done(compute(task, self))
-        else:
-            self._in_workers(missing, jobs, done)
         return {key: found[key] for key in wanted}
 
-    def _in_workers(self, tasks: Sequence[Task], jobs: int, done: Callable[[Outcome], None]) -> None:
+    def _made(self, tasks: Sequence[Task], jobs: int) -> Iterator[Outcome]:
+        if jobs == 1 or len(tasks) < 2:
+            for task in tasks:
+                yield compute(task, self)
+            return
         from concurrent.futures import ProcessPoolExecutor, as_completed
         from multiprocessing import get_context
 
@@ -126,11 +115,9 @@ class Store:
         pool = ProcessPoolExecutor(min(jobs, len(tasks)), mp_context=get_context("spawn"), initializer=_quiet_interrupt)
         try:
             for future in as_completed([pool.submit(compute, task, self) for task in tasks]):
-                done(future.result())
-        except BaseException:
+                yield future.result()
+        finally:  # after the last one nothing is left to wait for
             pool.shutdown(wait=False, cancel_futures=True)
-            raise
-        pool.shutdown()
 
 
 def compute(task: Task, store: Store) -> Outcome:

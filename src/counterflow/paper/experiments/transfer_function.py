@@ -71,13 +71,15 @@ class TransferFunction(Experiment, name="transfer-function"):
         yield self.claim("poles", verdict, radius=radius, moved=moved, farthest=_farthest(local.poles(), true.poles()))
         spread = self.each(lambda p: _nearest(channel_zeros(p), channel_zeros(true)))
         yield self.claim("zeros", within(spread["published"], *SOME), spread=spread)
-        alike, profile = self.each(lambda p: _alike(p, true)), self.each(lambda p: spectrum_errors(p, true))
-        alone, spectra, low = _alike(local, true), spectrum_errors(local, true), FREQUENCIES < LOW
+        spectrum, low = largest(true), FREQUENCIES < LOW
+        spectra, alone = np.abs(largest(local) - spectrum) / spectrum, _alike(largest(local), spectrum)
+        profile = self.each(lambda p: np.abs(largest(p) - spectrum) / spectrum)
+        alike = self.each(lambda p: _alike(largest(p), spectrum))
         added = (alike["published"] - alone) / (1 - alone)
         retained = beyond_control(above(alike["published"], ALIKE), above(added, ADDED))
+        errors, under, over = ({m: e[:, w].mean(axis=1) for m, e in profile.items()} for w in (slice(None), low, ~low))
         parts: dict[str, Any] = {"alike": alike, "alone": alone, "spectra": spectra, "added": 100 * added}
-        yield self.claim("profile", retained, **parts, errors={m: e.mean(axis=1) for m, e in profile.items()})
-        under, over = ({m: e[:, part].mean(axis=1) for m, e in profile.items()} for part in (low, ~low))
+        yield self.claim("profile", retained, **parts, errors=errors)
         remark = said(
             above(under["published"] - over["published"]),
             "It is larger there than above.",
@@ -141,19 +143,14 @@ def response_error(found: Plant, true: Plant, part: Part) -> float:
     return float(np.linalg.norm(G_hat - G) / np.linalg.norm(G))
 
 
-def _largest(plant: Plant) -> FloatArray:
+def largest(plant: Plant) -> FloatArray:
     """The largest singular value of the whole at every frequency."""
     return sigma(*whole(plant), FREQUENCIES)[:, 0]
 
 
-def spectrum_errors(found: Plant, true: Plant) -> FloatArray:
-    """Relative error of the largest singular value at every frequency."""
-    return np.abs(_largest(found) - _largest(true)) / _largest(true)
-
-
-def _alike(found: Plant, true: Plant) -> float:
-    """Correlation of the two spectra on logarithmic scales."""
-    return float(np.corrcoef(np.log(_largest(found)), np.log(_largest(true)))[0, 1])
+def _alike(found: FloatArray, true: FloatArray) -> float:
+    """Correlation of two spectra on logarithmic scales."""
+    return float(np.corrcoef(np.log(found), np.log(true))[0, 1])
 
 
 def _farthest(found: ComplexArray, true: ComplexArray) -> float:

@@ -53,7 +53,7 @@ def runs(request: Request, method: str = "penalty") -> tuple[Task, ...]:
 
 def found_plant(run: Outcome, method: str = "published") -> Plant:
     """The plant that the published or the default method has found in one run."""
-    prefix = {"published": "", "default": "default/"}[method]
+    prefix = "default/" if method == "default" else ""
     return plant_of(run.task["plant"]).replace(A=run.array(f"{prefix}A"), B=run.array(f"{prefix}B"))
 
 
@@ -66,8 +66,7 @@ def compute(task: Task) -> Mapping[str, Value]:
     """Train once, and keep the course of it, what it has found, and how well that predicts new data.
 
     Series by round: ``server_loss`` (1/T Σ|r_s|² + ξ 1/T Σ|D|², for every method), ``disentanglement``; ``climb``: all
-    rises of the former, ``climb/late`` those after the rounds that the hybrid spends with the Lagrangian; and for each
-    unit ``client_loss/..``, ``delta_d/..``; found: ``A``, ``B``, for each unit ``theta/..``, ``phi/..``; for each unit
+    rises of the former, ``climb/late`` those after the rounds that the hybrid spends with the Lagrangian; for each unit
     and model the squared one-step errors on new data ``error/model/unit``.
     """
     plant, recording, models = recorded_run(task)
@@ -78,13 +77,14 @@ def compute(task: Task) -> Mapping[str, Value]:
     history = found.history
     kept = kept_rounds(len(history))
     loss = penalised(history, task["xi"])
+    total = combined(loss, history.client_loss)
     values: dict[str, Value] = {
         "round": (kept + 1).astype(np.float64),
         "server_loss": loss[kept],
         "disentanglement": history.disentanglement[kept],
         "climb": climb(loss),
         "climb/late": climb(loss[task["warm_rounds"] :]),
-        "rises": rising_share(combined(loss, history.client_loss)),
+        "rises": float((np.diff(total) > 1e-12 * total[:-1]).mean()),  # the share of rounds; what is less is rounding
         "gradient": float(history.gradient[-1] / history.gradient[0]),
         "A": found.plant.A,
         "B": found.plant.B,
@@ -122,20 +122,9 @@ def combined(server_loss: FloatArray, client_loss: Mapping[str, FloatArray]) -> 
 
 
 def climb(loss: FloatArray) -> float:
-    """The sum of all rises of a loss on a logarithmic scale: 0 for one that only falls, whatever it falls by.
-
-    Examples
-    --------
-    >>> round(climb(np.array([8.0, 1.0, 2.0, 0.5])), 4)
-    0.6931
-    """
+    """The sum of all rises of a loss on a logarithmic scale: 0 for one that only falls, whatever it falls by."""
     change = np.diff(np.log(loss))
     return float(change[change > 0].sum())
-
-
-def rising_share(loss: FloatArray) -> float:
-    """The share of rounds in which a loss rises by more than rounding."""
-    return float((np.diff(loss) > 1e-12 * loss[:-1]).mean())
 
 
 def shifted(plant: Plant, run: int, steps: int) -> Recording:

@@ -38,13 +38,7 @@ def mean_and_error(values: Values) -> tuple[float, float]:
 
 
 def exponent(sizes: Sequence[int], values: FloatArray) -> tuple[float, float]:
-    """k of values ~ size^k, and its standard error over the runs (rows); NaN if they are too few to have one.
-
-    Examples
-    --------
-    >>> exponent((1, 2, 4), np.array([[3.0, 6.0, 12.0], [1.0, 2.0, 4.0]]))[0].__round__(9)
-    1.0
-    """
+    """k of values ~ size^k, and its standard error over the runs (rows); NaN if they are too few to have one."""
     x = np.log(np.array(sizes, np.float64))
     x = x - x.mean()
     slope, error = mean_and_error(np.log(values) @ x / (x @ x))
@@ -71,13 +65,7 @@ def estimated_above(mean: float, error: float, limit: float) -> Verdict:
 
 
 def above(values: Values, limit: float = 0.0) -> Verdict:
-    """Of "the mean is above the limit", from one value of each run.
-
-    Examples
-    --------
-    >>> above([1.0, 1.1, 0.9]), above([-1.0, -1.1, -0.9]), above([1.0, -1.0, 0.5]), above([1.0, 1.1])
-    ('agrees', 'does not hold', 'undecided', 'undecided')
-    """
+    """Of "the mean is above the limit", from one value of each run."""
     return "undecided" if np.size(values) < FEWEST else estimated_above(*mean_and_error(values), limit)
 
 
@@ -97,18 +85,10 @@ def lower(one: FloatArray, other: FloatArray) -> Verdict:
 
 
 def mostly(values: Values, limit: float = 0.0) -> Verdict:
-    """Of "the median is above the limit", by the share of values above it: a sign test.
-
-    Examples
-    --------
-    >>> mostly([1.0, 2.0, 9.0, 4.0]), mostly([-1.0] * 9 + [3.0]), mostly([1.0, -1.0, 1.0, 1.0]), mostly([1.0] * 3)
-    ('agrees', 'does not hold', 'undecided', 'undecided')
-    """
+    """Of "the median is above the limit", by the share of values above it: a sign test."""
     array = np.asarray(values, np.float64)
     more = float((array > limit).sum()) - array.size / 2
-    if abs(more) < ERRORS * math.sqrt(array.size) / 2:
-        return "undecided"
-    return holds(more > 0)
+    return "undecided" if abs(more) < ERRORS * math.sqrt(array.size) / 2 else holds(more > 0)
 
 
 def rarely(values: Values, limit: float = 0.0) -> Verdict:
@@ -128,16 +108,15 @@ def both(*verdicts: Verdict) -> Verdict:
     return next((worse for worse in decided if worse in verdicts), "agrees")
 
 
-def either(*verdicts: Verdict) -> Verdict:
-    """Of "at least one of them": one that agrees decides, then one that is undecided."""
-    decided: tuple[Verdict, ...] = ("agrees", "undecided")
-    return next((better for better in decided if better in verdicts), "does not hold")
-
-
 def opposite(verdict: Verdict) -> Verdict:
     """Of the contrary."""
     turned: dict[Verdict, Verdict] = {"agrees": "does not hold", "does not hold": "agrees"}
     return turned.get(verdict, verdict)
+
+
+def either(*verdicts: Verdict) -> Verdict:
+    """Of "at least one of them": one that agrees decides, then one that is undecided."""
+    return opposite(both(*map(opposite, verdicts)))
 
 
 def beyond_control(claimed: Verdict, added: Verdict) -> Verdict:

@@ -17,25 +17,26 @@ from counterflow.arrays import FloatArray
 from counterflow.paper.experiments.effects import HORIZON
 from counterflow.paper.experiments.verdicts import Verdict, mean_and_error
 
-ABOVE_RULE, MOST_RULE = "by two standard errors", "by a clear majority"
+ABOVE_RULE = "by two standard errors"
 EXPLAINED = (
     "'By two standard errors' are those of the mean over the runs; a difference within them, or fewer than three runs, "
     "is undecided. 'By a clear majority' is two standard errors of a share of one half (4 of 4 plants, 9 of 10, 15 of "
     "20); what lies between, or rests on fewer than four plants, is undecided."
 )
 # facts that several experiments come across: one quantity, one sentence of the paper, or one cause, each
-WHITE_INPUTS = "B_mn, and effects through it, with zero-mean white inputs"
-PERSISTENT_INPUTS = "B_mn, and effects through it, with zero-mean inputs that persist"
-STATE_COUPLINGS = "A_mn at the stationary point"
-ONE_ROW = "section 5.4 counts one row, a round has T"
-NEW_DATA, SHORT_OF_ORACLE = "prediction of new data against the proprietary client", "short of the oracle"
+FACTS: Mapping[str, str] = {
+    "WHITE_INPUTS": "B_mn, and effects through it, with zero-mean white inputs",
+    "PERSISTENT_INPUTS": "B_mn, and effects through it, with zero-mean inputs that persist",
+    "STATE_COUPLINGS": "A_mn at the stationary point",
+    "ONE_ROW": "section 5.4 counts one row, a round has T",
+    "NEW_DATA": "prediction of new data against the proprietary client",
+    "SHORT_OF_ORACLE": "short of the oracle",
+}
 # what captions say of bands and bars
 BAND = "Lines are means, bands the range from the least to the largest of the Monte-Carlo runs."
 BARS = "Markers are means, bars the range from the least to the largest of the Monte-Carlo runs."
 _SHARED: Mapping[str, object] = {
-    "above": ABOVE_RULE, "most": MOST_RULE, "WHITE_INPUTS": WHITE_INPUTS, "PERSISTENT_INPUTS": PERSISTENT_INPUTS,
-    "STATE_COUPLINGS": STATE_COUPLINGS, "ONE_ROW": ONE_ROW, "NEW_DATA": NEW_DATA,
-    "SHORT_OF_ORACLE": SHORT_OF_ORACLE, "band": BAND, "bars": BARS,
+    **FACTS, "above": ABOVE_RULE, "most": "by a clear majority", "band": BAND, "bars": BARS,
     "band_of_medians": BAND.replace("means", "medians"), "bars_of_medians": BARS.replace("means", "medians"),
     "bars_of_geometric_means": BARS.replace("means", "geometric means"),
     "HORIZON": HORIZON, "dodged": "Markers of one x stand a little beside one another.",
@@ -85,6 +86,11 @@ def told(values: Sequence[float] | FloatArray, digits: int = 3) -> str:
     """Mean and standard error of several runs: "2 ± 0.58"."""
     mean, error = mean_and_error(values)
     return f"{mean:.{digits}g}" + (f" ± {error:.2g}" if math.isfinite(error) else "")
+
+
+def told_each(found: Mapping[Any, Sequence[float] | FloatArray]) -> str:
+    """The same of each name."""
+    return ", ".join(f"{name} {told(values)}" for name, values in found.items())
 
 
 def said(verdict: Verdict, yes: str, no: str = "", unclear: str = "") -> str:
