@@ -37,7 +37,7 @@ def seconds_per_round(data, parts, steps: int, rounds: int, compressed: bool) ->
             for n in names
         }  # fmt: skip
         for state in clients.values():  # what is computed once is not part of a round
-            _ = (state.model.base, state.model.gram_norm, state.model.step_sizes(1.0))
+            _ = (state.model.base, state.model.step_sizes(1.0))
         start = perf_counter()
         engine.run(coordinator, clients, rows=steps)
         times.append((perf_counter() - start) / rounds)

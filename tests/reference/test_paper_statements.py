@@ -272,14 +272,16 @@ def test_section_5_gradients_equal_central_differences_of_the_losses(kind, refin
         for name, unit in zip(names, units, strict=True)
     ]
     couplings = server_couplings
-    evidence = couplings.Evidence.collect(introductions, None, None)
+    evidence = couplings.Evidence.collect(introductions)
     states = [model.states(theta[m], phi[m]) for m, model in enumerate(models)]
     A_cross, B_cross = np.zeros_like(evidence.A_local), np.zeros_like(evidence.B_local)
     for m, n in pairs:
         A_cross[evidence.state_slices[m], evidence.state_slices[n]] = A_hat[m, n]
         B_cross[evidence.state_slices[m], evidence.input_slices[n]] = B_hat[m, n]
     target = np.hstack([model.refined_states(theta[m]) for m, model in enumerate(models)]) if refined else None
-    found = couplings.residuals(evidence, np.hstack(states), np.concatenate(phi), A_cross, B_cross, target)
+    predicted = np.hstack(states)
+    moved = predicted - evidence.base - np.concatenate(phi)
+    found = couplings.residuals(evidence, predicted if target is None else target, moved, A_cross, B_cross)
     if kind == "penalty":
         dual = evidence.per_state(2 * xi) * found.entanglement
     else:

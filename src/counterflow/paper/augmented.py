@@ -10,8 +10,8 @@ The server compares h_a[t] with its own prediction (Eq. (12)); with a *refined t
 theta y[t], which has seen the measurement of row t. Then phi is no part of the server's loss.
 
 Everything here is linear in (theta, phi) and quadratic in the data, so nothing changes if the rows of ``ClientData``
-are replaced by any rows with the same inner products; ``counterflow.paper.compression`` uses that. For the
-same reason the constant 1 is a column of the data (``ones``) and T is a number of its own.
+are replaced by any rows with the same inner products (``compression.py``). For the same reason the constant 1 is a
+column of the data (``ones``) and T is a number of its own.
 """
 
 from __future__ import annotations
@@ -32,27 +32,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ClientData:
-    """What a unit trains on; the first axis is t = 1..T, or fewer rows with the same inner products.
+    """What a unit trains on; the first axis is t = 1..T, or fewer rows with the same inner products."""
 
-    ``measured`` y[t], ``previous`` y[t-1], ``refined`` ĥ_c[t-1], ``inputs`` u[t-1], ``predicted`` h_c[t], ``current``
-    ĥ_c[t], ``ones`` the constant 1 (one axis), ``steps`` T.
-    """
-
-    measured: FloatArray
-    previous: FloatArray
-    refined: FloatArray
-    inputs: FloatArray
-    predicted: FloatArray
-    current: FloatArray
-    ones: FloatArray
-    steps: int
+    measured: FloatArray  # y[t]
+    previous: FloatArray  # y[t-1]
+    refined: FloatArray  # ĥ_c[t-1]
+    inputs: FloatArray  # u[t-1]
+    predicted: FloatArray  # h_c[t]
+    current: FloatArray  # ĥ_c[t]
+    ones: FloatArray  # the constant 1 (one axis)
+    steps: int  # T
 
     @classmethod
     def from_rows(cls, y: FloatArray, u: FloatArray, estimates: Estimates) -> ClientData:
         """From a recording's rows 0..T and the proprietary estimates of the same rows."""
-        steps = y.shape[0] - 1
-        refined, predicted = estimates.refined, estimates.predicted
-        return cls(y[1:], y[:-1], refined[:-1], u[:-1], predicted[1:], refined[1:], np.ones(steps), steps)
+        steps, refined = y.shape[0] - 1, estimates.refined
+        return cls(y[1:], y[:-1], refined[:-1], u[:-1], estimates.predicted[1:], refined[1:], np.ones(steps), steps)
 
     @classmethod
     def from_part(cls, part: UnitPart, y: FloatArray, u: FloatArray) -> ClientData:
@@ -89,10 +84,6 @@ class AugmentedModel:
         return centred.T @ centred / self.data.steps
 
     @cached_property
-    def gram_norm(self) -> float:
-        return float(np.linalg.norm(self.gram, 2))
-
-    @cached_property
     def mean(self) -> FloatArray:
         """1/T sum y[t-1]."""
         return self.data.ones @ self.data.previous / self.data.steps
@@ -104,10 +95,10 @@ class AugmentedModel:
         return float(np.vdot(residual, residual)) / self.data.steps
 
     @cached_property
-    def _norms(self) -> tuple[float, float, float]:
+    def _norms(self) -> tuple[float, ...]:
+        """Of A, C, C A, and both Gram matrices."""
         A, C = self.model.A, self.model.C
-        a, c, ca = (float(np.linalg.norm(matrix, 2)) for matrix in (A, C, C @ A))
-        return a, c, ca
+        return tuple(float(np.linalg.norm(each, 2)) for each in (A, C, C @ A, self.gram, self.current_gram))
 
     def states(self, theta: FloatArray, phi: FloatArray) -> FloatArray:
         """h_a[t] for all rows (T, P_m)."""
@@ -143,17 +134,14 @@ class AugmentedModel:
         |r_a|² (q=2, n=2), |r_s|² (q=2, n=4) and penalty/2 |D|² (q=penalty, n=2). A refined target has theta y[t] in
         |r_s|², in the place of A theta y[t-1] + phi.
         """
-        norm_a, norm_c, norm_ca = self._norms
-        theta = (4 * norm_ca**2 + 2 * explicit_penalty * norm_a**2) * self.gram_norm
-        theta += 8 * (float(np.linalg.norm(self.current_gram, 2)) if refined_target else norm_a**2 * self.gram_norm)
-        phi = 4 * norm_c**2 + 8
-        return (1 / theta if theta > 0 else 0.0), 1 / phi
+        norm_a, norm_c, norm_ca, gram, current = self._norms
+        theta = (4 * norm_ca**2 + 2 * explicit_penalty * norm_a**2) * gram
+        theta += 8 * (current if refined_target else norm_a**2 * gram)
+        return (1 / theta if theta > 0 else 0.0), 1 / (4 * norm_c**2 + 8)
 
     @cached_property
-    def _implicit_basis(self) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-        left, left_vectors = np.linalg.eigh(self.model.A.T @ self.model.A)
-        right, right_vectors = np.linalg.eigh(self.gram)
-        return left, left_vectors, right, right_vectors
+    def _implicit_basis(self) -> tuple[FloatArray, ...]:
+        return (*np.linalg.eigh(self.model.A.T @ self.model.A), *np.linalg.eigh(self.gram))
 
     def implicit_step(self, step: FloatArray, weight: float) -> FloatArray:
         """Solve X + weight · AᵀA X G = step, G the Gram matrix of y: the implicit half of an IMEX step in theta."""

@@ -20,7 +20,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from counterflow.arrays import FloatArray
+from counterflow.arrays import FloatArray, slices
 from counterflow.paper.augmented import ClientData
 
 CHUNK = 4096
@@ -40,57 +40,43 @@ def compress(data: Mapping[str, ClientData], refined_target: bool = False) -> di
     """
     from scipy.linalg import lapack
 
-    names = list(data)
-    shared = np.hstack([np.hstack([data[n].refined, data[n].inputs]) for n in names] + [data[names[0]].ones[:, None]])
-    own = {n: _own(data[n], refined_target) for n in names}
-    steps, width = shared.shape
-    triangle = np.zeros((0, width))  # R of the shared columns so far
-    rotated = {n: np.zeros((0, own[n].shape[1])) for n in names}  # the own columns in the rows of ``triangle``
-    rest = {n: np.zeros((0, own[n].shape[1])) for n in names}  # R of what is orthogonal to the shared columns
-    for start in range(0, steps, CHUNK):
+    some = ("measured", "previous", "predicted", *(["current"] if refined_target else []))
+    own = {n: np.hstack([getattr(d, column) for column in some]) for n, d in data.items()}
+    first = next(iter(data.values()))
+    shared = np.hstack([*(each for d in data.values() for each in (d.refined, d.inputs)), first.ones[:, None]])
+    places = dict(zip(own, slices([columns.shape[1] for columns in own.values()]), strict=True))
+    triangle = np.zeros((0, shared.shape[1]))  # R of the shared columns so far
+    rotated = {n: np.zeros((0, columns.shape[1])) for n, columns in own.items()}  # own ones in the triangle's rows
+    rest = dict(rotated)  # R of what is orthogonal to the shared columns
+    for start in range(0, len(shared), CHUNK):
         block = np.vstack([triangle, shared[start : start + CHUNK]])
         factored, tau, _, info = lapack.dgeqrf(np.asfortranarray(block))
         assert info == 0
         top = min(block.shape)
         triangle = np.triu(factored[:top])
-        columns = np.hstack([np.vstack([rotated[n], own[n][start : start + CHUNK]]) for n in names])
+        columns = np.hstack([np.vstack([rotated[n], own[n][start : start + CHUNK]]) for n in data])
         workspace = 64 * columns.shape[1]
         turned, _, info = lapack.dormqr("L", "T", factored[:, :top], tau, np.asfortranarray(columns), workspace)
         assert info == 0
-        at = 0
-        for n in names:
-            mine = turned[:, at : at + own[n].shape[1]]
-            at += own[n].shape[1]
-            rotated[n] = mine[:top]
-            rest[n] = np.asarray(np.linalg.qr(np.vstack([rest[n], mine[top:]]), mode="r"))
-    rows = triangle.shape[0] + max(r.shape[0] for r in rest.values())
-    return _unpacked(data, triangle, rotated, rest, rows)
+        for n, place in places.items():
+            rotated[n] = turned[:top, place]
+            rest[n] = np.asarray(np.linalg.qr(np.vstack([rest[n], turned[top:, place]]), mode="r"))
+    rows = triangle.shape[0] + max(len(each) for each in rest.values())
 
+    def columns_of(block: FloatArray, widths: list[int]) -> list[FloatArray]:
+        """So many columns each, with zeros in the rows that are missing."""
+        padded = np.vstack([block, np.zeros((rows - len(block), block.shape[1]))])
+        return [np.ascontiguousarray(padded[:, place]) for place in slices(widths)]
 
-def _own(data: ClientData, refined_target: bool) -> FloatArray:
-    return np.hstack([data.measured, data.previous, data.predicted, *([data.current] if refined_target else [])])
-
-
-def _unpacked(
-    data: Mapping[str, ClientData], triangle: FloatArray, rotated: Mapping[str, FloatArray],
-    rest: Mapping[str, FloatArray], rows: int,
-) -> dict[str, ClientData]:  # fmt: skip
-    def padded(block: FloatArray) -> FloatArray:
-        return np.ascontiguousarray(np.vstack([block, np.zeros((rows - block.shape[0], block.shape[1]))]))
-
+    sizes = [size for d in data.values() for size in (d.refined.shape[1], d.inputs.shape[1])]
+    *common, ones = columns_of(triangle, [*sizes, 1])
     out: dict[str, ClientData] = {}
-    at = 0
-    whole = padded(triangle)
-    for name, d in data.items():
-        n_states, n_inputs, n_outputs = d.refined.shape[1], d.inputs.shape[1], d.measured.shape[1]
-        mine = padded(np.vstack([rotated[name], rest[name]]))
-        out[name] = replace(
-            d, refined=np.ascontiguousarray(whole[:, at : at + n_states]),
-            inputs=np.ascontiguousarray(whole[:, at + n_states : at + n_states + n_inputs]),
-            measured=np.ascontiguousarray(mine[:, :n_outputs]),
-            previous=np.ascontiguousarray(mine[:, n_outputs : 2 * n_outputs]),
-            predicted=np.ascontiguousarray(mine[:, 2 * n_outputs : 2 * n_outputs + n_states]),
-            current=np.ascontiguousarray(mine[:, 2 * n_outputs + n_states :]), ones=whole[:, -1].copy(),
+    for (n, d), refined, inputs in zip(data.items(), common[::2], common[1::2], strict=True):
+        P, D = d.refined.shape[1], d.measured.shape[1]
+        mine = np.vstack([rotated[n], rest[n]])
+        measured, previous, predicted, current = columns_of(mine, [D, D, P, P * refined_target])
+        out[n] = replace(
+            d, refined=refined, inputs=inputs, measured=measured, previous=previous, predicted=predicted,
+            current=current, ones=ones[:, 0].copy(),
         )  # fmt: skip
-        at += n_states + n_inputs
     return out

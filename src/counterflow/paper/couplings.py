@@ -7,13 +7,13 @@ For all rows t = 1..T at once (time first; paper, Eqs. (11)-(13))::
     loss = 1/T Σ ( |r|² + λᵀD + w/2 |D|² )
 
 with w = 2 xi, λ = 0 in the penalty method and w = rho in the augmented Lagrangian. With a refined target r has ĥ_a[t]
-in the place of h_a[t], and D is as it was. The columns of all units stand
-side by side, so a unit's block is a slice; nothing is added up between the residuals of different units.
+in the place of h_a[t], and D is as it was. The columns of all units stand side by side, so a unit's block is a slice;
+nothing is added up between the residuals of different units.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -43,8 +43,9 @@ class Evidence(Layout):
 
     @classmethod
     def collect(
-        cls, introductions: Sequence[Introduction | PerturbedStates], ones: FloatArray | None, steps: int | None
-    ) -> Evidence:
+        cls, introductions: Sequence[Introduction | PerturbedStates], ones: FloatArray | None = None,
+        steps: int | None = None,
+    ) -> Evidence:  # fmt: skip
         states = tuple(i.A.shape[0] for i in introductions)
         inputs = tuple(i.B.shape[1] for i in introductions)
         A_local, B_local = (block_diagonal([getattr(i, letter) for i in introductions]) for letter in "AB")
@@ -57,11 +58,11 @@ class Evidence(Layout):
     @cached_property
     def cross_A(self) -> NDArray[np.bool_]:
         """Entries of A that are couplings, not local."""
-        return _off_diagonal(self.states, self.states)
+        return np.asarray(block_diagonal([np.ones((p, p)) for p in self.states]) == 0)
 
     @cached_property
     def cross_B(self) -> NDArray[np.bool_]:
-        return _off_diagonal(self.states, self.inputs)
+        return np.asarray(block_diagonal([np.ones(size) for size in zip(self.states, self.inputs, strict=True)]) == 0)
 
     @cached_property
     def base(self) -> FloatArray:
@@ -77,46 +78,28 @@ class Evidence(Layout):
         return self.u.T @ self.u / self.steps
 
     @cached_property
-    def mixed_gram(self) -> FloatArray:
-        return self.refined.T @ self.u / self.steps
-
-    @cached_property
-    def mean_input(self) -> FloatArray:
-        return self.ones @ self.u / self.steps
+    def others(self) -> tuple[tuple[NDArray[np.intp], NDArray[np.intp]], ...]:
+        """For every unit, the columns of states and of inputs that are not its own."""
+        columns = np.arange(sum(self.states)), np.arange(sum(self.inputs))
+        owned = zip(self.state_slices, self.input_slices, strict=True)
+        return tuple((np.delete(columns[0], states), np.delete(columns[1], inputs)) for states, inputs in owned)
 
     @cached_property
     def others_spectra(self) -> tuple[tuple[FloatArray, FloatArray], ...]:
         """For every unit, eigenvalues and vectors of the Gram matrix of the other units' refined states."""
-        out = []
-        for own in self.state_slices:
-            keep = _others(own, sum(self.states))
-            values, vectors = np.linalg.eigh(self.state_gram[np.ix_(keep, keep)])
-            out.append((np.maximum(values, 0.0), vectors))
-        return tuple(out)
-
-    @cached_property
-    def others_input_norm(self) -> tuple[float, ...]:
-        """For every unit, the largest eigenvalue of the Gram matrix of the other units' inputs."""
-        out = []
-        for own in self.input_slices:
-            keep = _others(own, sum(self.inputs))
-            gram = self.input_gram[np.ix_(keep, keep)]
-            out.append(float(np.linalg.norm(gram, 2)) if gram.size else 0.0)
-        return tuple(out)
+        found = (np.linalg.eigh(self.state_gram[np.ix_(states, states)]) for states, _ in self.others)
+        return tuple((np.maximum(values, 0.0), vectors) for values, vectors in found)
 
     def step_sizes(self, explicit_penalty: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Steps for each unit's row of Â and of B̂, with which the combined loss never rises.
 
         The same bound as in ``augmented.AugmentedModel.step_sizes``: |r|² has four moving blocks, D two.
         """
-        a, b = [], []
-        for m, (values, _) in enumerate(self.others_spectra):
-            largest = float(values[-1]) if values.size else 0.0
-            constant = (8 + 2 * explicit_penalty[m]) * largest
-            a.append(1 / constant if constant > 0 else 0.0)
-            constant = 8 * self.others_input_norm[m]
-            b.append(1 / constant if constant > 0 else 0.0)
-        return np.array(a), np.array(b)
+        largest = np.array([float(values[-1]) if values.size else 0.0 for values, _ in self.others_spectra])
+        inputs = np.array([_norm(self.input_gram[np.ix_(theirs, theirs)]) for _, theirs in self.others])
+        constants = (8 + 2 * explicit_penalty) * largest, 8 * inputs
+        a, b = (np.divide(1.0, each, out=np.zeros_like(each), where=each > 0) for each in constants)
+        return a, b
 
     def per_state(self, per_unit: FloatArray) -> FloatArray:
         """One value a unit -> one value a state."""
@@ -141,29 +124,12 @@ class Residuals:
 
 
 def residuals(
-    evidence: Evidence, predicted: FloatArray, offset: FloatArray, A_cross: FloatArray, B_cross: FloatArray,
-    target: FloatArray | None = None, augmented: FloatArray | None = None,
-) -> Residuals:  # fmt: skip
-    """r and D for augmented states ``predicted`` = h_a (T, P), ``offset`` = phi (P,), and the couplings.
-
-    ``target`` (T, P): what the server explains, h_a[t] if it is not given. ``augmented`` = ĥ_a (T, P): if units have
-    sent it, and no phi.
-    """
+    evidence: Evidence, target: FloatArray, moved: FloatArray, A_cross: FloatArray, B_cross: FloatArray
+) -> Residuals:
+    """r and D for what the server explains (T, P), what the units' parameters move, z (T, P), and the couplings."""
     crossed = evidence.refined @ A_cross.T
-    innovation = predicted - evidence.base
-    if augmented is None:
-        entanglement = innovation - np.outer(evidence.ones, offset) - crossed
-    else:
-        entanglement = (augmented - evidence.refined) @ evidence.A_local.T - crossed
-    if target is not None:
-        innovation = target - evidence.base
-    return Residuals(innovation - crossed - evidence.u @ B_cross.T, entanglement, evidence.steps)
-
-
-def mean_offset(evidence: Evidence, predicted: FloatArray, augmented: FloatArray) -> FloatArray:
-    """phi (P,) as far as it shows in what was sent: the mean of h_a - A_mm ĥ_a - B_mm u."""
-    rest = predicted - augmented @ evidence.A_local.T - evidence.u @ evidence.B_local.T
-    return np.asarray(evidence.ones @ rest / evidence.steps)
+    prediction = target - evidence.base - crossed - evidence.u @ B_cross.T
+    return Residuals(prediction, moved - crossed, evidence.steps)
 
 
 def gradient_sensitivities(
@@ -175,15 +141,11 @@ def gradient_sensitivities(
     unit m' for which it is largest. That it is not a bound in general, docs/theory/privacy.md tells.
     """
     furthest = max(message.contraction * message.bound for message in sent)
-    out = []
-    for m, message in enumerate(sent):
-        own = evidence.state_slices[m]
-        mixed = message.gain
-        for n in range(len(sent)):
-            if n != m:
-                mixed += _norm(A_cross[own, evidence.state_slices[n]]) + _norm(B_cross[own, evidence.input_slices[n]])
-        out.append(2 / evidence.steps * (1 + _norm(message.A)) * mixed * furthest)
-    return np.array(out)
+    mixed = np.array([message.gain for message in sent])
+    for m, _, A_mn, B_mn in _blocks(evidence, A_cross, B_cross):
+        mixed[m] += _norm(A_mn) + _norm(B_mn)
+    outward = 1 + np.array([_norm(message.A) for message in sent])
+    return np.asarray(2 / evidence.steps * outward * mixed * furthest)
 
 
 def residual_bounds(
@@ -194,19 +156,23 @@ def residual_bounds(
     A row has been cut to ``clip``; the noise then adds (√n + 4) standard deviations to it, but for one row in 3,000.
     """
     lengths = [s.clip + s.noise * (np.sqrt(3 * s.A.shape[0] + s.B.shape[1]) + 4) for s in sent]
-    prediction, entanglement = [], []
-    for m, message in enumerate(sent):
-        own, A, eye = evidence.state_slices[m], message.A, np.eye(message.A.shape[0])
-        r = _norm(np.hstack([A, eye, message.B])) * lengths[m]
-        d = _norm(np.hstack([A, A])) * lengths[m]
-        for n, length in enumerate(lengths):
+    own = zip(sent, lengths, strict=True)
+    both = [(_norm(np.hstack([s.A, np.eye(len(s.A)), s.B])) * k, _norm(np.hstack([s.A, s.A])) * k) for s, k in own]
+    prediction, entanglement = np.array(both).T
+    for m, n, A_mn, B_mn in _blocks(evidence, A_cross, B_cross):
+        prediction[m] += _norm(np.hstack([A_mn, B_mn])) * lengths[n]
+        entanglement[m] += _norm(A_mn) * lengths[n]
+    return prediction, entanglement
+
+
+def _blocks(
+    evidence: Evidence, A_cross: FloatArray, B_cross: FloatArray
+) -> Iterator[tuple[int, int, FloatArray, FloatArray]]:
+    """m, n, Â_mn and B̂_mn of every pair of different units."""
+    for m, rows in enumerate(evidence.state_slices):
+        for n, (states, inputs) in enumerate(zip(evidence.state_slices, evidence.input_slices, strict=True)):
             if n != m:
-                A_mn, B_mn = A_cross[own, evidence.state_slices[n]], B_cross[own, evidence.input_slices[n]]
-                r += _norm(np.hstack([A_mn, B_mn])) * length
-                d += _norm(A_mn) * length
-        prediction.append(r)
-        entanglement.append(d)
-    return np.array(prediction), np.array(entanglement)
+                yield m, n, A_cross[rows, states], B_cross[rows, inputs]
 
 
 def _norm(matrix: FloatArray) -> float:
@@ -228,9 +194,8 @@ def state_gradients(evidence: Evidence, found: Residuals, dual: FloatArray) -> t
 def implicit_step(evidence: Evidence, step: FloatArray, weight: FloatArray) -> FloatArray:
     """Solve X_m + weight_m X_m G_m = step_m for every unit's row of Â; G_m is the Gram matrix of the others' states."""
     out = np.zeros_like(step)
-    for m, own in enumerate(evidence.state_slices):
-        keep = _others(own, step.shape[1])
-        values, vectors = evidence.others_spectra[m]
+    for m, (values, vectors) in enumerate(evidence.others_spectra):
+        own, keep = evidence.state_slices[m], evidence.others[m][0]
         out[own, keep] = ((step[own][:, keep] @ vectors) / (1 + weight[m] * values)) @ vectors.T
     return out
 
@@ -243,40 +208,29 @@ class Eliminator:
     penalty: FloatArray  # w of every unit
 
     @cached_property
-    def _factors(self) -> tuple[tuple[NDArray[np.bool_], NDArray[np.bool_], FloatArray, FloatArray], ...]:
+    def _factors(self) -> tuple[tuple[FloatArray, FloatArray], ...]:
+        """Of every unit's normal equations."""
         evidence, out = self.evidence, []
-        for m, (own_states, own_inputs) in enumerate(zip(evidence.state_slices, evidence.input_slices, strict=True)):
-            keep_A, keep_B = _others(own_states, sum(evidence.states)), _others(own_inputs, sum(evidence.inputs))
-            mixed = 2 * evidence.mixed_gram[np.ix_(keep_A, keep_B)]
-            normal = np.block(
-                [
-                    [(2 + self.penalty[m]) * evidence.state_gram[np.ix_(keep_A, keep_A)], mixed],
-                    [mixed.T, 2 * evidence.input_gram[np.ix_(keep_B, keep_B)]],
-                ]
-            )
-            out.append((keep_A, keep_B, *_spectral_factors(normal)))
+        mixed_gram = 2 * (evidence.refined.T @ evidence.u) / evidence.steps
+        for weight, (states, inputs) in zip(self.penalty, evidence.others, strict=True):
+            mixed, driven = mixed_gram[np.ix_(states, inputs)], 2 * evidence.input_gram[np.ix_(inputs, inputs)]
+            stated = (2 + weight) * evidence.state_gram[np.ix_(states, states)]
+            out.append(_spectral_factors(np.block([[stated, mixed], [mixed.T, driven]])))
         return tuple(out)
 
-    def solve(
-        self, predicted: FloatArray, offset: FloatArray, target: FloatArray | None = None
-    ) -> tuple[FloatArray, FloatArray]:
+    def solve(self, target: FloatArray, moved: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Â and B̂ for what the server explains (T, P), and for z (T, P)."""
         evidence = self.evidence
-        innovation = (predicted if target is None else target) - evidence.base
-        if target is None:
-            both = (2 + evidence.per_state(self.penalty)) * innovation
-            both -= evidence.per_state(self.penalty) * np.outer(evidence.ones, offset)
-        else:
-            entangled = predicted - evidence.base - np.outer(evidence.ones, offset)
-            both = 2 * innovation + evidence.per_state(self.penalty) * entangled
-        right_A = both.T @ evidence.refined / evidence.steps
-        right_B = 2 * innovation.T @ evidence.u / evidence.steps
+        innovation = 2 * (target - evidence.base)
+        right_A = (innovation + evidence.per_state(self.penalty) * moved).T @ evidence.refined / evidence.steps
+        right_B = innovation.T @ evidence.u / evidence.steps
         A_cross, B_cross = np.zeros_like(right_A), np.zeros_like(right_B)
-        for m, (keep_A, keep_B, vectors, values) in enumerate(self._factors):
-            own = evidence.state_slices[m]
-            right = np.hstack([right_A[own][:, keep_A], right_B[own][:, keep_B]])
+        for own, (states, inputs), (vectors, values) in zip(
+            evidence.state_slices, evidence.others, self._factors, strict=True
+        ):
+            right = np.hstack([right_A[own][:, states], right_B[own][:, inputs]])
             solution = ((right @ vectors) / values) @ vectors.T
-            A_cross[own, keep_A] = solution[:, : int(keep_A.sum())]
-            B_cross[own, keep_B] = solution[:, int(keep_A.sum()) :]
+            A_cross[own, states], B_cross[own, inputs] = np.split(solution, [len(states)], axis=1)
         return A_cross, B_cross
 
 
@@ -291,16 +245,3 @@ def _spectral_factors(gram: FloatArray) -> tuple[FloatArray, FloatArray]:
     values, vectors = np.linalg.eigh(gram * np.outer(inverse, inverse))
     keep = values > RANK_TOLERANCE * max(len(size), 1)
     return vectors[:, keep] * inverse[:, None], values[keep]
-
-
-def _others(own: slice, count: int) -> NDArray[np.bool_]:
-    """Which of so many columns are not a unit's own."""
-    keep = np.ones(count, bool)
-    keep[own] = False
-    return keep
-
-
-def _off_diagonal(rows: tuple[int, ...], columns: tuple[int, ...]) -> NDArray[np.bool_]:
-    row_owner = np.repeat(np.arange(len(rows)), rows)
-    column_owner = np.repeat(np.arange(len(columns)), columns)
-    return np.asarray(row_owner[:, None] != column_owner[None, :])

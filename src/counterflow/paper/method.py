@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from counterflow.paper.compression import compress, compressed_rows
 from counterflow.paper.contraction import estimator_responses, signal_bound
 from counterflow.paper.options import TrainingOptions
 from counterflow.paper.server import GradientNoise, Phase, ServerConfig, TrainingServer
-from counterflow.paper.unit import ClientSteps, MessageNoise, MessageRelease, TrainingUnit
+from counterflow.paper.unit import MessageNoise, MessageRelease, TrainingUnit
 from counterflow.plant import LocalModel
 from counterflow.privacy import Cost, Privacy, classical_multiplier
 from counterflow.privacy.clipping import clipped_rows
@@ -78,7 +77,7 @@ class PublishedMethod(Method):
         return task.method != "fedgc"
 
     def rounds(self, task: Task) -> int | None:
-        return sum(phase.rounds for phase in config_of(task).phases)
+        return sum(phase.rounds for phase in phases_of(task))
 
     def server(self, task: Task, progress: Progress | None = None) -> ServerState:
         return TrainingServer(config_of(task))
@@ -113,8 +112,9 @@ class PublishedMethod(Method):
         B = evidence.B_local + state.B_cross
         if not self.uses_inputs(task):  # FedGC: B ≡ 0
             B = np.zeros((len(B), sum(map(len, task.inputs.values()))))
-        said = REFINED_BIASED if options_of(task).target == "refined" else BIASED
-        said = said if self.uses_inputs(task) else WITHOUT_INPUTS
+            said = WITHOUT_INPUTS
+        else:
+            said = REFINED_BIASED if options_of(task).target == "refined" else BIASED
         caveats: tuple[Caveat, ...] = (Caveat("published-method", "", said),)
         if state.growth > 2:
             caveats += (Caveat("noise-grew", "", DROWNED.format(growth=state.growth)),)
@@ -162,77 +162,60 @@ class PublishedMethod(Method):
 
 
 def options_of(task: Task) -> TrainingOptions:
-    """The task's options, with the defaults of a private training if it is one."""
-    return TrainingOptions.parse(task.method, private_options(task.method, task.options, task.privacy))
-
-
-def private_options(method: str, options: Mapping[str, Any], privacy: Privacy | None) -> dict[str, Any]:
-    """Options with the defaults of a private training: few rounds, because each of them costs a share of the budget.
-
-    As they are, if the training is not private.
-    """
-    given = dict(options)
-    if privacy is None:
-        return given
-    if privacy.window > 1:
+    """The task's options, with the defaults of a private training if it is one: few rounds, each of which costs."""
+    given = dict(task.options)
+    if task.privacy is None:
+        return TrainingOptions.parse(task.method, given)
+    if task.privacy.window > 1:
         raise OptionError(
-            f"fit: the published analysis knows one measurement only, not window={privacy.window}; leave it out, "
+            f"fit: the published analysis knows one measurement only, not window={task.privacy.window}; leave it out, "
             "or use method='sufficient'"
         )
-    for name, why in (
-        ("tol", "a private training runs its rounds, whatever the gradients are"),
-        ("loss_tol", "a private training runs its rounds, whatever the losses are"),
-    ):
-        if given.get(name) is not None:
-            raise OptionError(f"fit: option {name!r} is a stopping rule, but {why}; leave it out, give rounds")
-    if given.get("compress"):
-        raise OptionError("fit: option 'compress' does not go with privacy, whose noise is per row; leave it out")
-    if given.get("target", "predicted") == "refined":
-        raise OptionError(
-            "fit: option 'target'='refined' does not go with privacy: the published analysis bounds messages whose "
-            "target is h_a; leave it out, or use method='sufficient'"
-        )
-    if given.get("solver", "gradient") == "conjugate":
-        raise OptionError(
-            "fit: option 'solver'='conjugate' does not go with privacy: noise differs by the round; leave it out"
-        )
+    for name, unfit, why in (
+        ("tol", None, "is a stopping rule, but a private training runs its rounds, whatever the gradients are; leave "
+            "it out, give rounds"),
+        ("loss_tol", None, "is a stopping rule, but a private training runs its rounds, whatever the losses are; leave "
+            "it out, give rounds"),
+        ("compress", True, "does not go with privacy, whose noise is per row; leave it out"),
+        ("target", "refined", "='refined' does not go with privacy: the published analysis bounds messages whose "
+            "target is h_a; leave it out, or use method='sufficient'"),
+        ("solver", "conjugate", "='conjugate' does not go with privacy: noise differs by the round; leave it out"),
+    ):  # fmt: skip
+        if given.get(name) is not None and unfit in (None, given[name]):
+            raise OptionError(f"fit: option {name!r}{why if why.startswith('=') else ' ' + why}")
     given.setdefault("solver", "gradient")
     given.setdefault("warm_rounds", PRIVATE_ROUNDS // 2)
     if given.get("rounds") is None:
-        given["rounds"] = PRIVATE_ROUNDS // 2 if method == "hybrid" else PRIVATE_ROUNDS
-    return given
+        given["rounds"] = PRIVATE_ROUNDS // 2 if task.method == "hybrid" else PRIVATE_ROUNDS
+    return TrainingOptions.parse(task.method, given)
+
+
+def phases_of(task: Task) -> tuple[Phase, ...]:
+    chosen, names = options_of(task), task.units
+    conjugate = chosen.solver == "conjugate"
+    rounds = chosen.rounds if chosen.rounds is not None else (50 if conjugate else 2000)
+    if task.method == "lagrangian":
+        return (Phase("lagrangian", rounds, (chosen.rho,) * len(names)),)
+    warm = (Phase("lagrangian", chosen.warm_rounds, (chosen.rho,) * len(names)),) if task.method == "hybrid" else ()
+    return (*warm, Phase("penalty", rounds, chosen.weights(names), conjugate))
 
 
 def shares_of(task: Task) -> tuple[float, float]:
     """ε and δ of one message, and of one gradient, in a training of so many rounds."""
     assert task.privacy is not None
-    rounds = sum(phase.rounds for phase in server_config(task).phases)
+    rounds = sum(phase.rounds for phase in phases_of(task))
     return task.privacy.epsilon / (2 * rounds), task.privacy.delta / (2 * rounds)
 
 
 def config_of(task: Task) -> ServerConfig:
-    """What the server is asked to do, noise included."""
-    if task.privacy is None:
-        return server_config(task)
-    noise = GradientNoise(classical_multiplier(*shares_of(task)), task.privacy.source)
-    return replace(server_config(task), noise=noise)
-
-
-def server_config(task: Task) -> ServerConfig:
-    """Phases, rules and step sizes, without noise."""
-    chosen, names = options_of(task), task.units
-    conjugate = chosen.solver == "conjugate"
-    rounds = chosen.rounds if chosen.rounds is not None else (50 if conjugate else 2000)
-    penalty = Phase("penalty", rounds, chosen.weights(names), conjugate)
-    warm = Phase("lagrangian", chosen.warm_rounds, (chosen.rho,) * len(names))
-    phases = {"lagrangian": (Phase("lagrangian", rounds, (chosen.rho,) * len(names)),), "hybrid": (warm, penalty)}.get(
-        task.method, (penalty,)
-    )
-    scale = (0.0 if conjugate else 0.1) if chosen.initial_scale is None else float(chosen.initial_scale)
+    """What the server is asked to do."""
+    chosen, noise = options_of(task), None
+    if task.privacy is not None:
+        noise = GradientNoise(classical_multiplier(*shares_of(task)), task.privacy.source)
     return ServerConfig(
-        names, phases, chosen.tol, chosen.loss_tol, chosen.alpha_A, chosen.alpha_B, offset=task.method != "fedgc",
-        refined_gradient=chosen.gradients == "both", refined_target=chosen.target == "refined", seed=task.seed,
-        initial_scale=scale,
+        task.units, phases_of(task), chosen.tol, chosen.loss_tol, chosen.alpha_A, chosen.alpha_B,
+        offset=task.method != "fedgc", refined_gradient=chosen.gradients == "both",
+        refined_target=chosen.target == "refined", seed=task.seed, initial_scale=chosen.scale, noise=noise,
     )  # fmt: skip
 
 
@@ -249,14 +232,13 @@ def _whole_part(task: Task, own: UnitData) -> UnitPart:
 
 def client_state(task: Task, part: UnitPart, data: ClientData) -> TrainingUnit:
     """A unit's machine on its data, or on fewer rows that stand for them."""
-    chosen, config = options_of(task), server_config(task)
-    model = AugmentedModel(part.working_model, data)
-    draw = stream(config.seed, "augmented", part.unit.name)
-    shape = (part.model.states, part.model.n_outputs)
-    theta = config.initial_scale * draw.standard_normal(shape)
-    phi = config.initial_scale * draw.standard_normal(shape[0]) if config.offset else np.zeros(shape[0])
-    steps = ClientSteps(chosen.eta_1, chosen.eta_2, chosen.gamma_1, chosen.gamma_2)
-    return TrainingUnit(part.unit.name, model, theta, phi, steps, chosen.tol)
+    chosen, draw = options_of(task), stream(task.seed, "augmented", part.unit.name)
+    theta = chosen.scale * draw.standard_normal((part.model.states, part.model.n_outputs))
+    phi = np.zeros(part.model.states)
+    if task.method != "fedgc":
+        phi = chosen.scale * draw.standard_normal(part.model.states)
+    steps = chosen.eta_1, chosen.eta_2, chosen.gamma_1, chosen.gamma_2
+    return TrainingUnit(part.unit.name, AugmentedModel(part.working_model, data), theta, phi, steps, chosen.tol)
 
 
 def private_client_state(task: Task, part: UnitPart, own: UnitData, privacy: Privacy) -> TrainingUnit:
@@ -265,9 +247,8 @@ def private_client_state(task: Task, part: UnitPart, own: UnitData, privacy: Pri
     inside, cut = clipped_rows(own.y, bound)
     data = ClientData.from_part(part, inside, clipped_rows(own.u, bound)[0])
     responses = estimator_responses(part.unit.name, part.estimator, part.working_model, len(own.y))
-    noise = MessageNoise(
-        responses, bound, classical_multiplier(*shares_of(task)), privacy.source, cut=float(cut.mean())
-    )
+    multiplier = classical_multiplier(*shares_of(task))
+    noise = MessageNoise(responses, bound, multiplier, privacy.source, cut=float(cut.mean()))
     return replace(client_state(task, part, data), noise=noise)
 
 

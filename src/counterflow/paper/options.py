@@ -94,6 +94,11 @@ class TrainingOptions:
         count("warm_rounds", self.warm_rounds)
         truth("compress", self.compress)
 
+    @property
+    def scale(self) -> float:
+        """Standard deviation of the initial parameters."""
+        return (0.0 if self.solver == "conjugate" else 0.1) if self.initial_scale is None else float(self.initial_scale)
+
     def weights(self, names: tuple[str, ...]) -> tuple[float, ...]:
         """xi of every unit."""
         if not isinstance(self.xi, Mapping):

@@ -11,10 +11,12 @@ its rounds, whatever the losses are.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import product
 from types import MappingProxyType
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypeVar
 
 import numpy as np
 
@@ -29,12 +31,12 @@ from counterflow.paper.couplings import (
     coupling_gradients,
     gradient_sensitivities,
     implicit_step,
-    mean_offset,
     residual_bounds,
     residuals,
     state_gradients,
 )
 from counterflow.privacy import Source, gaussian_release
+from counterflow.privacy.clipping import clipped_rows
 from counterflow.protocol import (
     AugmentedStates,
     Finished,
@@ -48,6 +50,7 @@ from counterflow.protocol import (
 from counterflow.randomness import stream
 
 Replies = tuple[Message, ...]
+M = TypeVar("M", bound=Message)
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,6 @@ class TrainingServer:
     phase_round: int = 0
     round: int = 0
     first_norm: float = 0.0
-    last_norm: float = 0.0
     record: RoundRecord | None = None
     finished: bool = False
     converged: bool = False
@@ -147,185 +149,156 @@ class TrainingServer:
         )
 
     def step(self, message: Message) -> tuple[TrainingServer, Replies]:
-        state, private = self, self.config.noise is not None
+        private = self.config.noise is not None
         if private != isinstance(message, PerturbedStates):
             kind = "a private" if private else "this"
             raise ProtocolError(
                 f"server: did not expect {type(message).__name__} of unit {message.unit!r} in {kind} training"
             )
         match message:
-            case PerturbedStates():
-                state = _receive_perturbed(state, message)
             case Introduction():
-                return _introduce(state, message), ()
-            case AugmentedStates():
-                state = _receive(state, message)
+                return _introduce(self, message), ()
+            case PerturbedStates() | AugmentedStates():
+                state = _receive(self, message)
             case Settled():
-                if state.evidence is None or message.round != state.round or message.unit in state.settled:
+                if self.evidence is None or message.round != self.round or message.unit in self.settled:
                     raise ProtocolError(f"server: unit {message.unit!r} cannot be settled in round {message.round}")
-                worst = max(state.settled_gradient, message.gradient)
-                state = replace(state, settled=state.settled | {message.unit}, settled_gradient=worst)
+                worst = max(self.settled_gradient, message.gradient)
+                state = replace(self, settled=self.settled | {message.unit}, settled_gradient=worst)
             case _:
                 raise ProtocolError(f"server: did not expect {type(message).__name__} of unit {message.unit!r}")
         if len(state.settled) == len(state.units):
             return _finish(state, converged=True)
         if state.waiting:
             return state, ()
-        state = _renew_evidence(state) if private else state
-        return _compute_round(state) if state.evidence is not None else (state, ())
+        if private:  # what came before was other noise
+            state = _with_evidence(state, _sent(state, PerturbedStates))
+        return (state, ()) if state.evidence is None else _compute_round(state, state.evidence)
 
 
 def _introduce(state: TrainingServer, message: Introduction) -> TrainingServer:
-    if message.unit in state.introductions:
+    known = state.introductions
+    if message.unit in known:
         raise ProtocolError(f"server: unit {message.unit!r} has introduced itself already")
-    refuse_other_rows(
-        message.unit, message.refined.shape[0], {n: i.refined.shape[0] for n, i in state.introductions.items()}
-    )
-    known = {**state.introductions, message.unit: message}
-    state = replace(state, introductions=MappingProxyType(known))
-    if len(known) < len(state.config.units):
+    refuse_other_rows(message.unit, len(message.refined), {n: len(each.refined) for n, each in known.items()})
+    known = MappingProxyType({**known, message.unit: message})
+    state = replace(state, introductions=known)
+    if len(known) < len(state.units):
         return state
-    evidence = Evidence.collect([known[name] for name in state.config.units], state.ones, state.steps)
-    A_cross, B_cross = _initial_couplings(state.config, evidence)
+    return _with_evidence(state, [known[name] for name in state.units])
+
+
+def _with_evidence(state: TrainingServer, told: Sequence[Introduction | PerturbedStates]) -> TrainingServer:
+    """Knowing what the units told; the first time, with initial couplings."""
+    config, evidence = state.config, Evidence.collect(told, state.ones, state.steps)
+    if state.evidence is not None:
+        return replace(state, evidence=evidence)
+    A_cross, B_cross = np.zeros_like(evidence.A_local), np.zeros_like(evidence.B_local)
+    owned = list(zip(evidence.names, evidence.state_slices, evidence.input_slices, strict=True))
+    for (effect, rows, _), (cause, states, inputs) in product(owned, owned):
+        if effect != cause and config.initial_scale > 0:
+            draw = stream(config.seed, "couplings", effect, cause)
+            for matrix, columns in ((A_cross, states), (B_cross, inputs)):
+                matrix[rows, columns] = config.initial_scale * draw.standard_normal(matrix[rows, columns].shape)
     return replace(state, evidence=evidence, A_cross=A_cross, B_cross=B_cross)
 
 
-def _initial_couplings(config: ServerConfig, evidence: Evidence) -> tuple[FloatArray, FloatArray]:
-    A_cross = np.zeros((sum(evidence.states), sum(evidence.states)))
-    B_cross = np.zeros((sum(evidence.states), sum(evidence.inputs)))
-    for m, effect in enumerate(evidence.names):
-        for n, cause in enumerate(evidence.names):
-            if m != n and config.initial_scale > 0:
-                draw = stream(config.seed, "couplings", effect, cause)
-                rows, columns, inputs = evidence.state_slices[m], evidence.state_slices[n], evidence.input_slices[n]
-                A_cross[rows, columns] = config.initial_scale * draw.standard_normal(A_cross[rows, columns].shape)
-                B_cross[rows, inputs] = config.initial_scale * draw.standard_normal(B_cross[rows, inputs].shape)
-    return A_cross, B_cross
-
-
-def _receive(state: TrainingServer, message: AugmentedStates) -> TrainingServer:
-    known = state.introductions.get(message.unit)
-    if known is None:
-        raise ProtocolError(f"server: unit {message.unit!r} must introduce itself first")
-    _refuse_repeated(state, message)
-    if message.unit in state.settled:
-        raise ProtocolError(f"server: unit {message.unit!r} has said that it is settled")
-    if message.predicted.shape != known.refined.shape:
-        raise ProtocolError(
-            f"server: unit {message.unit!r} must send states of shape {known.refined.shape}, "
-            f"got {message.predicted.shape}"
-        )
-    if state.config.refined_target != bool(message.refined.size):
-        raise ProtocolError(f"server: 'refined' states of unit {message.unit!r} do not go with the plan")
-    return replace(state, inbox=MappingProxyType({**state.inbox, message.unit: message}))
-
-
-def _refuse_repeated(state: TrainingServer, message: AugmentedStates | PerturbedStates) -> None:
-    """Of every unit one message of this round."""
+def _receive(state: TrainingServer, message: AugmentedStates | PerturbedStates) -> TrainingServer:
+    """Of every unit one message of this round, in the shape of those before."""
+    unit, earlier = message.unit, state.inbox.get(message.unit)
     if message.round != state.round:
-        raise ProtocolError(f"server: in round {state.round}, got round {message.round} of unit {message.unit!r}")
-    earlier = state.inbox.get(message.unit)
+        raise ProtocolError(f"server: in round {state.round}, got round {message.round} of unit {unit!r}")
     if earlier is not None and earlier.round == message.round:
-        raise ProtocolError(f"server: unit {message.unit!r} has sent round {message.round} already")
-
-
-def _receive_perturbed(state: TrainingServer, message: PerturbedStates) -> TrainingServer:
-    unit = message.unit
-    _refuse_repeated(state, message)
-    earlier = state.inbox.get(unit)
-    if isinstance(earlier, PerturbedStates):
-        shapes = [(e.refined.shape, e.inputs.shape) for e in (earlier, message)]
-        if shapes[0] != shapes[1]:
+        raise ProtocolError(f"server: unit {unit!r} has sent round {message.round} already")
+    if unit in state.settled:
+        raise ProtocolError(f"server: unit {unit!r} has said that it is settled")
+    if isinstance(message, PerturbedStates):
+        shapes = [(e.refined.shape, e.inputs.shape) for e in (earlier, message) if isinstance(e, PerturbedStates)]
+        if shapes[0] != shapes[-1]:
             raise ProtocolError(
                 f"server: unit {unit!r} must send states and inputs of shape {shapes[0]}, got {shapes[1]}"
             )
-    refuse_other_rows(unit, message.predicted.shape[0], {n: i.predicted.shape[0] for n, i in state.inbox.items()})
-    first = state.first_noise.get(unit, message.noise)
-    state = replace(
-        state,
-        first_noise=MappingProxyType({**state.first_noise, unit: first}),
-        growth=max(state.growth, message.noise / first if first > 0 else 1.0),
-    )
+        refuse_other_rows(unit, len(message.predicted), {n: len(each.predicted) for n, each in state.inbox.items()})
+        first = state.first_noise.get(unit, message.noise)
+        growth = max(state.growth, message.noise / first if first > 0 else 1.0)
+        state = replace(state, first_noise=MappingProxyType({**state.first_noise, unit: first}), growth=growth)
+    else:
+        introduced = state.introductions.get(unit)
+        if introduced is None:
+            raise ProtocolError(f"server: unit {unit!r} must introduce itself first")
+        if message.predicted.shape != introduced.refined.shape:
+            raise ProtocolError(
+                f"server: unit {unit!r} must send states of shape {introduced.refined.shape}, "
+                f"got {message.predicted.shape}"
+            )
+        if state.config.refined_target != bool(message.refined.size):
+            raise ProtocolError(f"server: 'refined' states of unit {unit!r} do not go with the plan")
     return replace(state, inbox=MappingProxyType({**state.inbox, unit: message}))
 
 
-def _perturbed(state: TrainingServer) -> list[PerturbedStates]:
-    """The round's messages of a private training, in the order of the units."""
-    arrived = [state.inbox[name] for name in state.config.units]
-    return [message for message in arrived if isinstance(message, PerturbedStates)]
+def _sent(state: TrainingServer, kind: type[M]) -> list[M]:
+    """The round's messages of a kind, in the order of the units."""
+    arrived = [state.inbox[name] for name in state.units]
+    return [message for message in arrived if isinstance(message, kind)]
 
 
-def _renew_evidence(state: TrainingServer) -> TrainingServer:
-    """Evidence from the messages of this round: what came before was other noise."""
-    evidence = Evidence.collect(_perturbed(state), None, None)
-    if state.evidence is not None:
-        return replace(state, evidence=evidence)
-    A_cross, B_cross = _initial_couplings(state.config, evidence)
-    return replace(state, evidence=evidence, A_cross=A_cross, B_cross=B_cross)
-
-
-def _compute_round(state: TrainingServer) -> tuple[TrainingServer, Replies]:
-    config, evidence = state.config, state.evidence
-    assert evidence is not None
+def _compute_round(state: TrainingServer, evidence: Evidence) -> tuple[TrainingServer, Replies]:
+    config = state.config
     if state.phase_round >= config.phases[state.phase].rounds:  # the last phase ends in _is_last instead
         state = replace(state, phase=state.phase + 1, phase_round=0, multipliers=None)
-    phase = config.phases[state.phase]
-    arrived = [state.inbox[name] for name in config.units]
-    predicted = np.hstack([a.predicted for a in arrived])
-    noised = _perturbed(state)
+    phase, weight = config.phases[state.phase], evidence.per_state(config.phases[state.phase].penalty)
+    noised, plain = _sent(state, PerturbedStates), _sent(state, AugmentedStates)
+    target = predicted = np.hstack([state.inbox[name].predicted for name in state.units])
     if noised:
-        augmented = np.hstack([a.augmented for a in noised])
-        offset = mean_offset(evidence, predicted, augmented)
-        found = residuals(evidence, predicted, offset, state.A_cross, state.B_cross, augmented=augmented)
+        augmented = np.hstack([message.augmented for message in noised])
+        moved = (augmented - evidence.refined) @ evidence.A_local.T
+        # phi as far as it shows in what was sent
+        rest = predicted - augmented @ evidence.A_local.T - evidence.u @ evidence.B_local.T
+        offset = evidence.ones @ rest / evidence.steps
     else:
-        plain = [a for a in arrived if isinstance(a, AugmentedStates)]
-        offset = np.concatenate([a.offset for a in plain])
-        target = np.hstack([a.refined for a in plain]) if config.refined_target else None
-        if phase.conjugate:
-            eliminator = state.eliminator or Eliminator(evidence, phase.penalty)
-            A_cross, B_cross = eliminator.solve(predicted, offset, target)
-            state = replace(state, eliminator=eliminator, A_cross=A_cross, B_cross=B_cross)
-        found = residuals(evidence, predicted, offset, state.A_cross, state.B_cross, target)
-    weight = evidence.per_state(phase.penalty)
+        offset = np.concatenate([message.offset for message in plain])
+        moved = predicted - evidence.base - np.outer(evidence.ones, offset)
+        if config.refined_target:
+            target = np.hstack([message.refined for message in plain])
+    if phase.conjugate:
+        eliminator = state.eliminator or Eliminator(evidence, phase.penalty)
+        A_cross, B_cross = eliminator.solve(target, moved)
+        state = replace(state, eliminator=eliminator, A_cross=A_cross, B_cross=B_cross)
+    found = residuals(evidence, target, moved, state.A_cross, state.B_cross)
+    dual = weight * found.entanglement
     if phase.method == "lagrangian":
-        previous = state.multipliers
-        multipliers = np.zeros_like(predicted) if previous is None else previous + weight * found.entanglement
-        dual = multipliers + weight * found.entanglement
-        state = replace(state, multipliers=multipliers)
-    else:
-        dual = weight * found.entanglement
-    d_A, d_B = coupling_gradients(evidence, found, dual)
-    state = _recorded(state, found, dual, offset, (d_A, d_B))
+        held = np.zeros_like(dual) if state.multipliers is None else state.multipliers + dual
+        state, dual = replace(state, multipliers=held), held + dual
+    gradients = coupling_gradients(evidence, found, dual)
+    state = _recorded(state, evidence, found, dual, offset, gradients)
     last = _is_last(state)
     d_predicted, d_refined = state_gradients(evidence, found, dual)
-    if noised:
-        state, d_predicted, d_refined = _perturb(state, d_predicted, d_refined)
+    if config.noise is not None:
+        state = _perturb(state, evidence, config.noise, d_predicted, d_refined)
     if not phase.conjugate:
-        state = _descend(state, d_A, d_B, phase)
+        state = _descend(state, evidence, phase, *gradients)
     replies: list[Message] = []
-    for m, name in enumerate(config.units):
-        if name in state.settled:
-            continue
-        own = evidence.state_slices[m]
-        refined = d_refined[:, own] if config.refined_gradient else np.zeros((0, own.stop - own.start))
-        replies.append(StateGradients(
-            name, state.round, last, phase.conjugate, float(phase.penalty[m]), phase.method == "lagrangian",
-            np.ascontiguousarray(d_predicted[:, own]), np.ascontiguousarray(refined),
-        ))  # fmt: skip
+    for name, penalty, own in zip(config.units, phase.penalty, evidence.state_slices, strict=True):
+        if name not in state.settled:
+            refined = d_refined[:, own] if config.refined_gradient else np.zeros((0, own.stop - own.start))
+            replies.append(StateGradients(
+                name, state.round, last, phase.conjugate, float(penalty), phase.method == "lagrangian",
+                np.ascontiguousarray(d_predicted[:, own]), np.ascontiguousarray(refined),
+            ))  # fmt: skip
+    converged = _converged(state)
     state = replace(state, round=state.round + 1, phase_round=state.phase_round + 1)
     if last:
-        state, finish = _finish(state, converged=not (phase.conjugate or noised) and _converged(state))
+        state, finish = _finish(state, converged=converged and not (phase.conjugate or noised))
         return state, (*replies, *finish)
     return state, tuple(replies)
 
 
 def _recorded(
-    state: TrainingServer, found: Residuals, dual: FloatArray, offset: FloatArray, gradients: tuple[FloatArray, ...]
-) -> TrainingServer:
+    state: TrainingServer, evidence: Evidence, found: Residuals, dual: FloatArray, offset: FloatArray,
+    gradients: tuple[FloatArray, ...],
+) -> TrainingServer:  # fmt: skip
     """State with this round's losses."""
-    config, evidence = state.config, state.evidence
-    assert evidence is not None
-    phase = config.phases[state.phase]
+    config, phase = state.config, state.config.phases[state.phase]
     half = 0.5 * evidence.per_state(phase.penalty) * found.entanglement
     loss = found.residual_loss + float(np.vdot(dual - half, found.entanglement)) / evidence.steps
     if not np.isfinite(loss):
@@ -334,17 +307,16 @@ def _recorded(
             f"(alpha_A={config.alpha_A}, alpha_B={config.alpha_B}, or at the units), leave them out to use derived "
             "ones; else put the measurements on a common scale"
         )
-    gap = offset - state.B_cross @ evidence.mean_input
+    gap = offset - state.B_cross @ (evidence.ones @ evidence.u / evidence.steps)
     delta_d = tuple(float(np.linalg.norm(gap[own])) for own in evidence.state_slices)
     # the units' norms belong to the round before; in the first round of a phase there is nothing to compare with yet
     # (units whose messages are noised do not tell theirs)
-    arrived = [state.inbox[name] for name in config.units]
-    theirs = sum(a.gradient_norm**2 for a in arrived if isinstance(a, AugmentedStates))
+    theirs = sum(message.gradient_norm**2 for message in _sent(state, AugmentedStates))
     norm = float(np.sqrt(theirs + sum(np.vdot(g, g) for g in gradients)))
     first = norm if state.phase_round <= 1 else state.first_norm
     relative = norm / first if first > 0 else 0.0
     record = RoundRecord(state.round, phase.method, loss, found.residual_loss, found.disentanglement, delta_d, relative)
-    return replace(state, record=record, first_norm=first, last_norm=norm)
+    return replace(state, record=record, first_norm=first)
 
 
 def _converged(state: TrainingServer) -> bool:
@@ -354,27 +326,20 @@ def _converged(state: TrainingServer) -> bool:
 
 def _is_last(state: TrainingServer) -> bool:
     """Whether this round ends the training (paper: k = iterations, or L_s <= tol)."""
-    record, config = state.record, state.config
+    record, config, phase = state.record, state.config, state.config.phases[state.phase]
     assert record is not None
-    final_phase = state.phase == len(config.phases) - 1
-    phase_over = state.phase_round + 1 >= config.phases[state.phase].rounds
-    if config.noise is not None:
-        return final_phase and phase_over
-    if config.loss_tolerance is not None and record.server_loss <= config.loss_tolerance:
+    small = config.loss_tolerance is not None and record.server_loss <= config.loss_tolerance
+    if config.noise is None and small:
         return True
-    if config.phases[state.phase].conjugate:
-        return final_phase and phase_over
-    return final_phase and (phase_over or _converged(state))
+    done = config.noise is None and not phase.conjugate and _converged(state)
+    return state.phase == len(config.phases) - 1 and (done or state.phase_round + 1 >= phase.rounds)
 
 
 def _perturb(
-    state: TrainingServer, d_predicted: FloatArray, d_refined: FloatArray
-) -> tuple[TrainingServer, FloatArray, FloatArray]:
-    """Every unit's rows of the gradients, clipped to C_grad and noised; dL/dh_a and dL/dĥ_a are one row."""
-    config, evidence = state.config, state.evidence
-    assert evidence is not None
-    assert config.noise is not None
-    phase, sent = config.phases[state.phase], _perturbed(state)
+    state: TrainingServer, evidence: Evidence, noise: GradientNoise, d_predicted: FloatArray, d_refined: FloatArray
+) -> TrainingServer:
+    """Clip every unit's rows of the gradients to C_grad and noise them, in place; dL/dh_a and dL/dĥ_a are one row."""
+    config, phase, sent = state.config, state.config.phases[state.phase], _sent(state, PerturbedStates)
     sensitivity = gradient_sensitivities(evidence, sent, state.A_cross, state.B_cross)
     r, d = residual_bounds(evidence, sent, state.A_cross, state.B_cross)
     dual = phase.penalty * d
@@ -382,32 +347,28 @@ def _perturb(
         # the multipliers are zero in the first round of a phase, and then grow by w D a round
         before = state.multiplier_bound if state.phase_round > 0 else None
         held = np.zeros_like(d) if before is None else before + dual
-        state = replace(state, multiplier_bound=held)
-        dual = dual + held
-    d_predicted, d_refined = d_predicted.copy(), d_refined.copy()
-    for m, (name, own) in enumerate(zip(config.units, evidence.state_slices, strict=True)):
-        wide = 2 * r[m], dual[m] * float(np.linalg.norm(sent[m].A, 2)) if config.refined_gradient else 0.0
+        state, dual = replace(state, multiplier_bound=held), dual + held
+    both = (d_predicted, d_refined) if config.refined_gradient else (d_predicted,)
+    for m, (message, own) in enumerate(zip(sent, evidence.state_slices, strict=True)):
+        wide = 2 * r[m], dual[m] * float(np.linalg.norm(message.A, 2)) if config.refined_gradient else 0.0
         clip = max(float(np.hypot(*wide)) / evidence.steps, sensitivity[m])
-        sigma = float(sensitivity[m] * config.noise.multiplier)
-        both = (d_predicted, d_refined) if config.refined_gradient else (d_predicted,)
-        rows = np.hstack([each[:, own] for each in both])
-        length = np.sqrt(np.square(rows).sum(axis=1))
-        rows = rows * np.minimum(1.0, clip / np.where(length > 0, length, 1.0))[:, None]
+        rows, _ = clipped_rows(np.hstack([each[:, own] for each in both]), clip)
+        sigma = float(sensitivity[m] * noise.multiplier)
         if sigma > 0:  # a measurement that moves nothing needs no noise
-            rows = gaussian_release(rows, sigma, config.noise.source, name, "published gradient", str(state.round))
+            rows = gaussian_release(rows, sigma, noise.source, message.unit, "published gradient", str(state.round))
         for each, part in zip(both, np.split(rows, len(both), axis=1), strict=True):
             each[:, own] = part
-    return state, d_predicted, d_refined
+    return state
 
 
-def _descend(state: TrainingServer, d_A: FloatArray, d_B: FloatArray, phase: Phase) -> TrainingServer:
+def _descend(
+    state: TrainingServer, evidence: Evidence, phase: Phase, d_A: FloatArray, d_B: FloatArray
+) -> TrainingServer:
     """Â <- Â - alpha_A dL/dÂ, B̂ likewise; in the augmented Lagrangian the penalty is taken implicitly (IMEX)."""
-    evidence, config = state.evidence, state.config
-    assert evidence is not None
-    implicit = phase.method == "lagrangian"
-    derived_A, derived_B = evidence.step_sizes(np.zeros_like(phase.penalty) if implicit else phase.penalty)
-    alpha_A = derived_A if config.alpha_A is None else np.full_like(derived_A, config.alpha_A)
-    alpha_B = derived_B if config.alpha_B is None else np.full_like(derived_B, config.alpha_B)
+    config, implicit = state.config, phase.method == "lagrangian"
+    derived = evidence.step_sizes(np.zeros_like(phase.penalty) if implicit else phase.penalty)
+    given = zip(derived, (config.alpha_A, config.alpha_B), strict=True)
+    alpha_A, alpha_B = (own if step is None else np.full_like(own, step) for own, step in given)
     change = -evidence.per_state(alpha_A)[:, None] * d_A
     if implicit:
         # twice the penalty: unit and server answer the same D at once, and each must leave room for the other
@@ -419,4 +380,4 @@ def _descend(state: TrainingServer, d_A: FloatArray, d_B: FloatArray, phase: Pha
 
 def _finish(state: TrainingServer, converged: bool) -> tuple[TrainingServer, Replies]:
     state = replace(state, finished=True, converged=converged)
-    return state, tuple(Finished(name, state.round, converged) for name in state.config.units)
+    return state, tuple(Finished(name, state.round, converged) for name in state.units)

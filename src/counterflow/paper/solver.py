@@ -11,7 +11,9 @@ coordinates are good, which directions a reply tells about, and how the reduced 
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
@@ -74,8 +76,12 @@ class Search(ABC):
         """The whole gradient in X, the server's share of it, and the norm of the whole in theta and phi."""
 
     @abstractmethod
-    def extended(self, model: AugmentedModel, probe: FloatArray, seen: FloatArray) -> Pair:
-        """Span and image with all directions that a reply to a probe tells about, as far as they are new."""
+    def products(self, directions: FloatArray, direction: FloatArray) -> FloatArray:
+        """Of several directions with one."""
+
+    @abstractmethod
+    def told(self, model: AugmentedModel, probe: FloatArray, seen: FloatArray) -> Iterable[Pair]:
+        """The directions that a reply to a probe tells about, with their images."""
 
     @abstractmethod
     def solved(self, model: AugmentedModel) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -104,9 +110,10 @@ class Search(ABC):
         if relative <= tolerance:
             return replace(self, verified=True, relative=relative)
         if self.probe is not None:
-            seen = theirs - self.server - self.solution_image
-            span, image = self.extended(model, self.probe, seen)
-            return replace(self, span=span, image=image)._next_point(model, tolerance)
+            state = self
+            for direction, image in self.told(model, self.probe, theirs - self.server - self.solution_image):
+                state = state._grown(direction, image)
+            return state._next_point(model, tolerance)
         start = replace(self, solution=0 * self.solution, solution_image=0 * self.solution_image)
         if size > self.size(self.gradient):
             # worse than the centre: rounding has spoilt what is known of the directions, so learn it anew from there
@@ -126,10 +133,32 @@ class Search(ABC):
         extras = state.extras + (size <= 0.3 * enough)
         return replace(state, extras=extras, probe=probe if state.is_new(probe) else None)
 
+    def _grown(self, direction: FloatArray, image: FloatArray) -> Self:
+        """With one more direction in the span, orthonormal to the others; without it if it is not new."""
+        if not (size := self._length(direction)):
+            return self
+        direction, image = direction / size, image / size
+        for _ in range(2):
+            along = self.products(self.span, direction)
+            direction = direction - _combined(along, self.span)
+            image = image - _combined(along, self.image)
+        if not (size := self._length(direction)) > NEW:
+            return self
+        span, known = np.append(self.span, direction[None] / size, 0), np.append(self.image, image[None] / size, 0)
+        return replace(self, span=span, image=known)
+
+    def _length(self, direction: FloatArray) -> float:
+        return float(np.sqrt(max(self.products(direction[None], direction)[0], 0.0)))
+
 
 def plain_norm(theta: FloatArray, phi: FloatArray) -> float:
     """Of a gradient, or a step, in theta and phi."""
     return float(np.sqrt(np.square(theta).sum() + np.square(phi).sum()))
+
+
+def _combined(weights: FloatArray, arrays: FloatArray) -> FloatArray:
+    """Σ_k weights_k arrays_k."""
+    return np.asarray((weights @ arrays.reshape(len(arrays), math.prod(arrays.shape[1:]))).reshape(arrays.shape[1:]))
 
 
 def _ratio(value: float, first: float) -> float:
@@ -141,6 +170,15 @@ def _spectrum(system: FloatArray, size: int) -> Pair:
     values, vectors = np.linalg.eigh(system)
     keep = values > MACHINE * size * max(float(values[-1]), MACHINE) if values.size else np.zeros(0, bool)
     return vectors[:, keep], values[keep]
+
+
+def _scaled_spectrum(gram: FloatArray, size: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Eigenvectors and values of a Gram matrix of channels on a common scale, so that the rank does not depend on
+    engineering units; and the vectors that are left out.
+    """
+    values, vectors = np.linalg.eigh(gram / np.outer(size, size))
+    keep = values > RANK_TOLERANCE * max(float(values[-1]), MACHINE)
+    return vectors[:, keep], values[keep], vectors[:, ~keep]
 
 
 def new_search(
@@ -233,20 +271,17 @@ def _whitened_channels(
     makes it free, one of its own.
     """
     gram = model.centred_gram if offset else model.gram
-    size = np.sqrt(np.diag(gram))
-    level = np.sqrt(np.diag(model.gram))
-    # the channels on a common scale, so that the rank does not depend on engineering units
+    size, level = np.sqrt(np.diag(gram)), np.sqrt(np.diag(model.gram))
     size = np.where(size > RANK_TOLERANCE * level, size, np.where(level > 0, level, 1.0))
-    values, vectors = np.linalg.eigh(gram / np.outer(size, size))
-    keep = values > RANK_TOLERANCE * max(float(values[-1]), MACHINE)
-    right = (vectors[:, keep] / np.sqrt(values[keep])).T
+    vectors, values, left_out = _scaled_spectrum(gram, size)
+    right = (vectors / np.sqrt(values)).T
     moving = np.ones(right.shape[0], bool)
     if not offset:
         return right / size, np.zeros(right.shape[0]), moving, np.ones(right.shape[0])
     mean = model.mean / size
-    still = vectors[:, ~keep].T @ mean
+    still = left_out.T @ mean
     if float(np.linalg.norm(still)) > 1e-8 * float(np.linalg.norm(mean)) > 0:
-        constant = vectors[:, ~keep] @ still / float(still @ still)  # constant · y = 1 in every row
+        constant = left_out @ still / float(still @ still)  # constant · y = 1 in every row
         right = np.vstack([right - np.outer(right @ mean, constant), constant])
         right_mean = np.zeros(right.shape[0])
         right_mean[-1] = 1.0
@@ -294,39 +329,22 @@ class WhiteSearch(Search):
         theirs = self.whitening.to_gradient(server)
         return self.whitening.to_gradient(own) + theirs, theirs, plain_norm(own[0] + server[0], own[1] + server[1])
 
-    def extended(self, model: AugmentedModel, probe: FloatArray, seen: FloatArray) -> Pair:
-        return self._grown(self.image, probe, seen)
+    def products(self, directions: FloatArray, direction: FloatArray) -> FloatArray:
+        return directions @ direction
+
+    def told(self, model: AugmentedModel, probe: FloatArray, seen: FloatArray) -> Iterable[Pair]:
+        return zip(probe, seen, strict=True)
 
     def is_new(self, probe: FloatArray) -> bool:
-        return len(self._grown(self.span, probe, probe)[0]) > len(self.span)
-
-    def _grown(self, image: FloatArray, probe: FloatArray, seen: FloatArray) -> Pair:
-        """Rows of a probe with what was seen of them, orthonormal to the others; what is not new is left out."""
-        span = self.span
-        for vector, product in zip(probe, seen, strict=True):
-            size = float(np.linalg.norm(vector))
-            if size == 0:
-                continue
-            v, kv = vector / size, product / size
-            for _ in range(2):
-                along = span @ v
-                v, kv = v - along @ span, kv - along @ image
-            size = float(np.linalg.norm(v))
-            if size > NEW:
-                span, image = np.vstack([span, v / size]), np.vstack([image, kv / size])
-        return span, image
+        return any(self._grown(row, row).span is not self.span for row in probe)
 
     def solved(self, model: AugmentedModel) -> tuple[FloatArray, FloatArray, FloatArray]:
-        E, EK = self._galerkin()
-        own = self.whitening.own @ E * self.whitening.moving
-        return E, EK, self.whitening.admissible(-self.gradient - own - EK)
-
-    def _galerkin(self) -> Pair:
-        """The solution with rows in the span, as far as they are admissible; and its product with K."""
+        """With rows in the span, as far as they are admissible."""
         whitening, span, image = self.whitening, self.span, self.image
         P, k = self.gradient.shape[0], span.shape[0]
-        if k == 0:
-            return np.zeros_like(self.gradient), np.zeros_like(self.gradient)
+        if not k:
+            zero = np.zeros_like(self.gradient)
+            return zero, zero, whitening.admissible(-self.gradient)
         rank, d = whitening.left.shape[1], whitening.right.shape[0]
         values, vectors = np.linalg.eigh((span @ image.T + image @ span.T) / 2)
         server = (vectors * np.maximum(values, 0.0)) @ vectors.T  # K has no negative direction; rounding may
@@ -340,7 +358,9 @@ class WhiteSearch(Search):
         vectors, values = _spectrum(basis.T @ system @ basis, P * k)
         inner = (vectors / values) @ (vectors.T @ (basis.T @ (-self.gradient @ span.T).ravel()))
         coefficients = (basis @ inner).reshape(P, k)
-        return coefficients @ span, coefficients @ image
+        E, EK = coefficients @ span, coefficients @ image
+        own = whitening.own @ E * whitening.moving
+        return E, EK, whitening.admissible(-self.gradient - own - EK)
 
     def direction(self, residual: FloatArray, size: float) -> FloatArray:
         """Its rows each at least a fair part of the first residual: K treats rows alike, so each may be scaled.
@@ -374,22 +394,14 @@ class Metric:
         A, C = model.model.A, model.model.C
         weight = 2 * np.eye(len(A)) + A.T @ (penalty * np.eye(len(A)) + 2 * C.T @ C) @ A
         gram = model.current_gram
-        size = np.sqrt(np.diag(gram))  # the channels on a common scale, so that the rank does not depend on units
+        size = np.sqrt(np.diag(gram))
         size = np.where(size > 0, size, 1.0)
-        values, vectors = np.linalg.eigh(gram / np.outer(size, size))
-        keep = values > RANK_TOLERANCE * max(float(values[-1]), MACHINE)
-        basis = vectors[:, keep] / size[:, None]
-        return cls(np.asarray(np.linalg.inv(weight)), (basis / values[keep]) @ basis.T, weight, gram)
+        vectors, values, _ = _scaled_spectrum(gram, size)
+        basis = vectors / size[:, None]
+        return cls(np.asarray(np.linalg.inv(weight)), (basis / values) @ basis.T, weight, gram)
 
     def step(self, gradient: FloatArray) -> FloatArray:
         return self.left @ gradient @ self.right
-
-    def product(self, one: FloatArray, other: FloatArray) -> float:
-        """Of two directions."""
-        return float(np.vdot(one, self.weight @ other @ self.gram))
-
-    def length(self, vector: FloatArray) -> float:
-        return float(np.sqrt(max(self.product(vector, vector), 0.0)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -425,50 +437,35 @@ class RefinedSearch(Search):
         whole = own[0] + server[0] + server[1]
         return whole, np.stack(server), float(np.linalg.norm(whole))
 
-    def extended(self, model: AugmentedModel, probe: FloatArray, seen: FloatArray) -> Pair:
-        """The span with the probe and its products with powers of A, as far as they are new."""
-        A, turned, pulled = model.model.A, np.eye(len(model.model.A)), seen[1]
-        several = len(A) > 1 and np.linalg.cond(A) < INVERTIBLE
-        entangled = np.linalg.solve(A.T, pulled) if several else pulled
-        span, image = self.span, self.image
-        for k in range(len(A) if several else 1):
-            shares = np.stack([turned @ seen[0], A.T @ turned @ entangled if k else pulled])
-            vector = turned @ probe
-            if size := self.metric.length(vector):
-                vector, shares = vector / size, shares / size
-                for _ in range(2):
-                    along = np.array([self.metric.product(each, vector) for each in span])
-                    if len(along):
-                        vector = vector - np.tensordot(along, span, 1)
-                        shares = shares - np.tensordot(along, image, 1)
-                size = self.metric.length(vector)
-            if size > NEW:
-                span, image = np.append(span, vector[None] / size, 0), np.append(image, shares[None] / size, 0)
-            turned = turned @ A
-        return span, image
+    def products(self, directions: FloatArray, direction: FloatArray) -> FloatArray:
+        return np.tensordot(directions, self.metric.weight @ direction @ self.metric.gram, 2)
+
+    def told(self, model: AugmentedModel, probe: FloatArray, seen: FloatArray) -> Iterable[Pair]:
+        """The probe and its products with powers of A."""
+        A, turned, (ahead, pulled) = model.model.A, np.eye(len(model.model.A)), seen
+        yield probe, seen
+        if len(A) > 1 and np.linalg.cond(A) < INVERTIBLE:
+            entangled = np.linalg.solve(A.T, pulled)
+            for _ in range(len(A) - 1):
+                turned = turned @ A
+                yield turned @ probe, np.stack([turned @ ahead, A.T @ turned @ entangled])
 
     def is_new(self, probe: FloatArray) -> bool:
-        size = self.metric.length(probe)
-        rest = probe / size if size > 0 else probe
-        for each in self.span:
-            rest = rest - self.metric.product(each, rest) * each
-        return self.metric.length(rest) > NEW
+        return self._grown(probe, np.stack([probe, probe])).span is not self.span
 
     def solved(self, model: AugmentedModel) -> tuple[FloatArray, FloatArray, FloatArray]:
         k = len(self.span)
         if not k:
             return np.zeros_like(self.gradient), np.zeros_like(self.server), -self.gradient
-        hessian = np.stack([self._own(model, vector) for vector in self.span]) + self.image[:, 0] + self.image[:, 1]
+        # what the unit's own loss makes of a direction; phi follows, so that the mean of y[t-1] has no part in it
+        CA, gram = model.model.C @ model.model.A, model.centred_gram if self.offset else model.gram
+        own = np.stack([2 * CA.T @ (CA @ each @ gram) for each in self.span])
+        hessian = own + self.image[:, 0] + self.image[:, 1]
         system = self.span.reshape(k, -1) @ hessian.reshape(k, -1).T
         vectors, values = _spectrum((system + system.T) / 2, k)
         coefficients = vectors @ ((vectors.T @ (self.span.reshape(k, -1) @ -self.gradient.ravel())) / values)
-        solution, image, change = (np.tensordot(coefficients, each, 1) for each in (self.span, self.image, hessian))
+        solution, image, change = (_combined(coefficients, each) for each in (self.span, self.image, hessian))
         return solution, image, -self.gradient - change
-
-    def _own(self, model: AugmentedModel, X: FloatArray) -> FloatArray:
-        """What the unit's own loss makes of a direction; phi follows, so that the mean of y[t-1] has no part in it."""
-        CA = model.model.C @ model.model.A
-        return np.asarray(2 * CA.T @ (CA @ X @ (model.centred_gram if self.offset else model.gram)))
 
     def direction(self, residual: FloatArray, size: float) -> FloatArray:
         # as large as the first step, or what the reply tells of it would drown in rounding
@@ -477,8 +474,8 @@ class RefinedSearch(Search):
 
 def best_offset(model: AugmentedModel, theta: FloatArray, offset: bool) -> FloatArray:
     """The phi (P,) that minimises L_a for a theta; zero if there is none to be learned."""
-    states = model.states(theta, np.zeros(model.model.states))
+    nothing = np.zeros(model.model.states)
     if not offset:
-        return np.zeros(model.model.states)
-    mean = model.data.ones @ (model.data.measured - states @ model.model.C.T) / model.data.steps
-    return np.asarray(np.linalg.lstsq(model.model.C, mean, rcond=None)[0])
+        return nothing
+    residual = model.data.measured - model.states(theta, nothing) @ model.model.C.T
+    return np.asarray(np.linalg.lstsq(model.model.C, model.data.ones @ residual / model.data.steps, rcond=None)[0])

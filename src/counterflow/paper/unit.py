@@ -29,17 +29,8 @@ from counterflow.protocol import (
     StateGradients,
 )
 
+Steps = tuple[float | None, float | None, float | None, float | None]  # eta_1, eta_2, gamma_1, gamma_2
 DROWNED = 1e60  # noise beyond which squares of its squares could leave the range of numbers
-
-
-@dataclass(frozen=True)
-class ClientSteps:
-    """Step sizes of the paper's client update; None: derived from the data so that the loss cannot rise."""
-
-    eta_1: float | None = None
-    eta_2: float | None = None
-    gamma_1: float | None = None
-    gamma_2: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +66,7 @@ class TrainingUnit:
     model: AugmentedModel
     theta: FloatArray  # (P_m, D_m)
     phi: FloatArray  # (P_m,)
-    steps: ClientSteps = ClientSteps()
+    steps: Steps = (None,) * 4  # None: derived from the data so that the loss cannot rise
     tolerance: float = 1e-8
     round: int = 0
     plan: Plan | None = None
@@ -96,9 +87,9 @@ class TrainingUnit:
     def step(self, message: Message) -> tuple[TrainingUnit, tuple[Message, ...]]:
         match message:
             case Plan() if self.plan is None:
-                return _begin(replace(self, plan=message))
+                return _begin(replace(self, plan=message), message)
             case StateGradients() if self.plan is not None and self.sent is not None and not self.finished:
-                return _update(self, message)
+                return _update(self, self.plan, self.sent, message)
             case Finished() if self.plan is not None:
                 return replace(self, finished=True), ()
         raise ProtocolError(f"unit {self.unit!r} did not expect {type(message).__name__} in round {self.round}")
@@ -112,15 +103,12 @@ class TrainingUnit:
         return raw, [data.refined, data.predicted]
 
 
-def _begin(state: TrainingUnit) -> tuple[TrainingUnit, tuple[Message, ...]]:
+def _begin(state: TrainingUnit, plan: Plan) -> tuple[TrainingUnit, tuple[Message, ...]]:
     local, data = state.model.model, state.model.data
-    plan = state.plan
-    assert plan is not None
     if state.noise is not None:
         if plan.conjugate:
             raise ProtocolError(f"unit {state.unit!r}: its messages are noised, which the conjugate solver cannot bear")
-        state, perturbed = _perturb(state, state.noise)
-        return state, (perturbed,)
+        return _perturb(state, state.noise)
     introduction = Introduction(state.unit, local.A, local.B, data.refined, data.inputs)
     if plan.conjugate and plan.refined_target:
         state = replace(state, phi=best_offset(state.model, state.theta, plan.offset))
@@ -128,35 +116,32 @@ def _begin(state: TrainingUnit) -> tuple[TrainingUnit, tuple[Message, ...]]:
         # here the server's best couplings are zero, and so is its gradient
         loss, own_theta, own_phi = state.model.loss_and_gradients(state.model.base)
         own = own_theta, own_phi if plan.offset else np.zeros_like(own_phi)
-        state = _searched(replace(state, loss=loss), own, (0 * own_theta, 0 * own_phi), plan.penalty)
-    state, states = _send(state, gradient_norm=0.0)
-    return state, (introduction, states)
+        state = _searched(replace(state, loss=loss), plan, own, (0 * own_theta, 0 * own_phi), plan.penalty)
+    state, states = _send(state, plan, gradient_norm=0.0)
+    return state, (introduction, *states)
 
 
-def _send(state: TrainingUnit, gradient_norm: float) -> tuple[TrainingUnit, AugmentedStates]:
+def _send(state: TrainingUnit, plan: Plan, gradient_norm: float) -> tuple[TrainingUnit, tuple[Message, ...]]:
     states = state.model.states(state.theta, state.phi)
     if not np.isfinite(gradient_norm) or not np.isfinite(states.sum()):
+        eta_1, eta_2, gamma_1, gamma_2 = state.steps
         raise OptionError(
             f"training diverged at unit {state.unit!r} in round {state.round}. If step sizes were given "
-            f"(eta_1={state.steps.eta_1}, eta_2={state.steps.eta_2}, gamma_1={state.steps.gamma_1}, "
-            f"gamma_2={state.steps.gamma_2}, or at the server), leave them out to use derived ones; else put the "
-            "measurements on a common scale"
+            f"({eta_1=}, {eta_2=}, {gamma_1=}, {gamma_2=}, or at the server), leave them out to use derived ones; else "
+            "put the measurements on a common scale"
         )
-    plan = state.plan
-    assert plan is not None
     seen = (state.model.refined_states(state.theta),) if plan.refined_target else ()
     message = AugmentedStates(state.unit, state.round, gradient_norm, states, state.phi, *seen)
-    return replace(state, sent=states), message
+    return replace(state, sent=states), (message,)
 
 
-def _perturb(state: TrainingUnit, noise: MessageNoise) -> tuple[TrainingUnit, PerturbedStates]:
+def _perturb(state: TrainingUnit, noise: MessageNoise) -> tuple[TrainingUnit, tuple[Message, ...]]:
     """All that leaves the unit in a private round: nothing that depends on y is in it without noise but by theta."""
     local, data, unit = state.model.model, state.model.data, state.unit
     states = state.model.states(state.theta, state.phi)
     augmented = data.refined + data.previous @ state.theta.T
     constants = noise.responses.constants(state.theta, state.phi)
-    sensitivity = constants.message * noise.bound
-    clip = constants.row_bound(noise.bound)
+    sensitivity, clip = constants.message * noise.bound, constants.row_bound(noise.bound)
     sigma = sensitivity * noise.multiplier
     if not sigma < DROWNED:
         raise OptionError(
@@ -181,13 +166,12 @@ def _perturb(state: TrainingUnit, noise: MessageNoise) -> tuple[TrainingUnit, Pe
         gain=float(np.linalg.norm(local.C, 2)), bound=noise.bound, clip=clip, noise=sigma, A=local.A, B=local.B,
         refined=refined, augmented=augmented, predicted=predicted, inputs=inputs,
     )  # fmt: skip
-    return replace(state, sent=states, release=MessageRelease(constants, sensitivity, clip, sigma)), message
+    return replace(state, sent=states, release=MessageRelease(constants, sensitivity, clip, sigma)), (message,)
 
 
-def _update(state: TrainingUnit, message: StateGradients) -> tuple[TrainingUnit, tuple[Message, ...]]:
-    plan, sent = state.plan, state.sent
-    assert plan is not None
-    assert sent is not None
+def _update(
+    state: TrainingUnit, plan: Plan, sent: FloatArray, message: StateGradients
+) -> tuple[TrainingUnit, tuple[Message, ...]]:
     if message.round != state.round:
         raise ProtocolError(f"unit {state.unit!r} is in round {state.round}, got gradients of round {message.round}")
     if message.predicted.shape != sent.shape:
@@ -197,48 +181,50 @@ def _update(state: TrainingUnit, message: StateGradients) -> tuple[TrainingUnit,
         )
     if plan.refined_gradient != bool(message.refined.shape[0]):
         raise ProtocolError(f"unit {state.unit!r}: 'refined' gradients do not go with the plan")
-    loss, own_theta, own_phi = state.model.loss_and_gradients(sent)
+    loss, *own = state.model.loss_and_gradients(sent)
     if plan.refined_target:
         shares = state.model.refined_chain_rule(message.predicted, message.refined)
-        theirs = shares[0] + shares[1], np.zeros_like(own_phi)
+        theirs = [shares[0] + shares[1], 0 * state.phi]
     else:
-        refined = message.refined if plan.refined_gradient else None
-        shares = theirs = state.model.chain_rule(message.predicted, refined)
-    own = own_theta, own_phi
+        theirs = [*state.model.chain_rule(message.predicted, message.refined if plan.refined_gradient else None)]
     if not plan.offset:
-        own, theirs = (own_theta, 0 * own_phi), (theirs[0], 0 * own_phi)
-        shares = shares if plan.refined_target else theirs
+        own[1], theirs[1] = 0 * own[1], 0 * theirs[1]
     state = replace(state, loss=loss, round=state.round + 1)
     if message.conjugate:
         # the server's couplings are the best ones for the point that was sent: stay there if nothing more is to come
         if message.last:
             return state, ()
         norm = plain_norm(own[0] + theirs[0], 0.0 * own[1] if plan.refined_target else own[1] + theirs[1])
-        state = _searched(state, own, shares, message.penalty)
+        server = shares if plan.refined_target else (theirs[0], theirs[1])
+        state = _searched(state, plan, (own[0], own[1]), server, message.penalty)
         progress = state.search or state.refined_search
         if progress is not None and progress.verified:
             return state, (Settled(state.unit, state.round, progress.relative),)
-        state, states = _send(state, norm)
-        return state, (states,)
-    eta_1, eta_2, gamma_1, gamma_2 = _steps(state, message)
+        return _send(state, plan, norm)
+    # theta <- theta - eta_1 dL_a - eta_2 dL_s, phi likewise (paper, Eqs. (9)-(10)); the penalty implicit in IMEX
+    penalty = 0.0 if message.implicit else message.penalty
+    derived = np.repeat(state.model.step_sizes(penalty, plan.refined_target), 2)
+    given = zip(state.steps, derived, strict=True)
+    eta_1, eta_2, gamma_1, gamma_2 = (float(own) if step is None else step for step, own in given)
     change = -eta_1 * own[0] - eta_2 * theirs[0], -gamma_1 * own[1] - gamma_2 * theirs[1]
-    state = _descend(state, message, change, eta_2)
+    moved = change[0]
+    if message.implicit and message.penalty > 0:
+        # twice the penalty: unit and server answer the same D at once, and each must leave room for the other
+        moved = state.model.implicit_step(moved, 2 * eta_2 * message.penalty)
+    state = replace(state, theta=state.theta + moved, phi=state.phi + change[1])
     if message.last:
         return state, ()
     if state.noise is not None:
-        state, perturbed = _perturb(state, state.noise)
-        return state, (perturbed,)
+        return _perturb(state, state.noise)
     # what must vanish is the step itself: with steps of different sizes, that is not the gradient of the plain sum
     scales = max(eta_1, eta_2), max(gamma_1, gamma_2)
     norm = plain_norm(*(c / scale if scale > 0 else c for c, scale in zip(change, scales, strict=True)))
-    state, states = _send(state, norm)
-    return state, (states,)
+    return _send(state, plan, norm)
 
 
-def _searched(state: TrainingUnit, own: Pair, server: Pair, penalty: float) -> TrainingUnit:
+def _searched(state: TrainingUnit, plan: Plan, own: Pair, server: Pair, penalty: float) -> TrainingUnit:
     """At the next point of the conjugate solver, from both shares of the gradient at the one before."""
-    plan, model = state.plan, state.model
-    assert plan is not None
+    model = state.model
     known: Search | None = state.refined_search if plan.refined_target else state.search
     if known is None:
         first = new_search(model, state.theta, state.phi, penalty, plan.offset, plan.refined_target)
@@ -251,23 +237,3 @@ def _searched(state: TrainingUnit, own: Pair, server: Pair, penalty: float) -> T
         return replace(state, refined_search=known)
     assert isinstance(known, WhiteSearch)
     return replace(state, search=known)
-
-
-def _steps(state: TrainingUnit, message: StateGradients) -> list[float]:
-    """Step sizes eta_1, eta_2, gamma_1 and gamma_2: as given, or derived."""
-    given = state.steps
-    assert state.plan is not None
-    theta, phi = state.model.step_sizes(0.0 if message.implicit else message.penalty, state.plan.refined_target)
-    pairs = ((given.eta_1, theta), (given.eta_2, theta), (given.gamma_1, phi), (given.gamma_2, phi))
-    return [derived if step is None else step for step, derived in pairs]
-
-
-def _descend(
-    state: TrainingUnit, message: StateGradients, change: tuple[FloatArray, FloatArray], eta_2: float
-) -> TrainingUnit:
-    """theta <- theta - eta_1 dL_a - eta_2 dL_s, phi likewise (paper, Eqs. (9)-(10)); the penalty implicit in IMEX."""
-    d_theta, d_phi = change
-    if message.implicit and message.penalty > 0:
-        # twice the penalty: unit and server answer the same D at once, and each must leave room for the other
-        d_theta = state.model.implicit_step(d_theta, 2 * eta_2 * message.penalty)
-    return replace(state, theta=state.theta + d_theta, phi=state.phi + d_phi)

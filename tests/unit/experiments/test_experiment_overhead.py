@@ -55,7 +55,7 @@ def test_multiplications_are_those_of_the_products_of_a_round() -> None:
         base=np.zeros((T, P)), ones=np.ones(T), A_local=np.ones((P, P)).view(Counting), steps=T,
         cross_A=np.ones((P, P), bool), cross_B=np.ones((P, U), bool),
     )  # fmt: skip
-    residual = couplings.residuals(evidence, np.ones((T, P)), np.ones(P), np.ones((P, P)), np.ones((P, U)))  # type: ignore[arg-type]
+    residual = couplings.residuals(evidence, np.ones((T, P)), np.ones((T, P)), np.ones((P, P)), np.ones((P, U)))  # type: ignore[arg-type]
     dual = np.ones((T, P)).view(Counting)
     couplings.coupling_gradients(evidence, residual, dual)  # type: ignore[arg-type]
     couplings.state_gradients(evidence, residual, dual)  # type: ignore[arg-type]

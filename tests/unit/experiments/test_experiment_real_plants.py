@@ -30,17 +30,8 @@ def test_training_is_the_published_one_on_the_prepared_rows(swat: Outcome) -> No
     np.testing.assert_allclose(y.std(axis=0), 1.0, atol=0.05)  # z-scores
     pooled = real_plants.pooled_model(recording)
     assert 0 < pooled.kept <= 1
-    history = cf.fit(
-        recording,
-        pooled.locals,
-        method="penalty",
-        solver="gradient",
-        xi=10.0,
-        rounds=8,
-        tol=0.0,
-        initial_scale=1.0,
-        seed=1,
-    ).history
+    options = {"solver": "gradient", "xi": 10.0, "rounds": 8, "tol": 0.0, "initial_scale": 1.0, "seed": 1}
+    history = cf.fit(recording, pooled.locals, method="penalty", **options).history
     np.testing.assert_allclose(swat.array("server_loss")[1], history.server_loss, rtol=1e-9)
     np.testing.assert_allclose(swat.array("delta_d/S3")[1], history.delta_d["S3"], rtol=1e-9)
     assert real_plants.units_of(swat) == list(recording.names)

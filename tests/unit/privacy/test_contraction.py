@@ -191,7 +191,7 @@ def gradients(plant, recording, responses, theta, couplings, *, xi, refined_grad
         coordinator, replies = server_step(coordinator, message)
         assert not replies
     # the couplings that the server would have come to in earlier rounds
-    evidence = Evidence.collect(messages, None, None)
+    evidence = Evidence.collect(messages)
     coordinator = replace(coordinator, evidence=evidence, A_cross=couplings[0], B_cross=couplings[1])
     coordinator, replies = server_step(coordinator, messages[-1])
     rows = {
