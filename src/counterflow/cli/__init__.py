@@ -18,10 +18,10 @@ from counterflow.questions.registry import COMMANDS
 DATA = group(
     "data",
     {
-        "inspect": ("data_inspect:inspect_table", "What does a table hold: rows, gaps, repeats, every channel?"),
-        "read": ("data_read", "A table from files, a database or an OPC UA server, written as one file."),
-        "sample": ("data_sample", "A small log with ISA tags, to try things on, in any of six forms."),
-        "prepare": ("data_inspect", "A recording from a federation's logs, and all that is done to them."),
+        "inspect": ("data_tables:inspect_table", "What does a table hold: rows, gaps, repeats, every channel?"),
+        "read": ("data_tables", "A table from files, a database or an OPC UA server, written as one file."),
+        "sample": ("data_tables", "A small log with ISA tags, to try things on, in any of six forms."),
+        "prepare": ("data_tables", "A recording from a federation's logs, and all that is done to them."),
         "hai": ("data_sets", "Prepare files of the HAI data set as the paper does."),
         "swat": ("data_sets", "Prepare files of the SWaT data set as the paper does."),
         "stand-in": ("data_sets:stand_in", "Small files in the format of a data set, simulated."),

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from typer import Argument, Option
 
 from counterflow._version import __version__
 from counterflow.cli import output
-from counterflow.cli.data_inspect import place_of, prepared
+from counterflow.cli.data_tables import prepared
 from counterflow.cli.options import Files, Seed
 from counterflow.cli.output import Told, answering
 from counterflow.cli.toml_page import shown as shown_path
@@ -24,13 +24,6 @@ Place = Annotated[Path, Option(metavar="DIR", help="Directory for recording, fed
 NormalOnly = Annotated[bool, Option("--normal-only/--with-attacks", help="Cut rows out that are labelled as attacks.")]
 Standardise = Annotated[bool, Option("--standardise", help="Write z-scores instead of engineering units.")]
 _TITLES = {"hai": "HAI", "swat": "SWaT"}
-
-
-class Dataset(StrEnum):
-    """Which data set's format a stand-in has."""
-
-    hai = "hai"
-    swat = "swat"
 
 
 @answering()
@@ -80,7 +73,7 @@ def swat(
 
 def _prepare(dataset: str, files: Sequence[Path], out: Path, options: dict[str, Any], force: bool) -> Told:
     """Prepare, write recording, federation file and report, and tell."""
-    places = place_of(out, ("recording.safetensors", "report.json", "report.md", "federation.toml"), force)
+    places = _places(out, ("recording.safetensors", "report.json", "report.md", "federation.toml"), force)
     prepare: Any = prepare_hai if dataset == "hai" else prepare_swat
     found = prepare(files, **options)
     head = {"version": __version__, "command": f"data {dataset}"}
@@ -105,6 +98,14 @@ def _prepare(dataset: str, files: Sequence[Path], out: Path, options: dict[str, 
     return Told(report, prepared(found.preparation, found.recording, written))
 
 
+def _places(out: Path, names: Sequence[str], force: bool) -> dict[str, Path]:
+    """Where files of a new directory go; refused before any work is done if something is in the way."""
+    output.check_folder(out)
+    files = {name: Path(os.path.normpath(out / name)) for name in names}
+    output.check_new(list(files.values()), force)
+    return files
+
+
 def _markdown(dataset: str, found: Any) -> str:
     lines = [f"# {_TITLES[dataset]}: what was done", ""]
     lines += [f"- {'**doubt:** ' if step.doubt else ''}{step.text}" for step in found.preparation.steps]
@@ -118,7 +119,7 @@ def _markdown(dataset: str, found: Any) -> str:
 
 @answering()
 def stand_in(
-    dataset: Annotated[Dataset, Argument(help="Whose format.")],
+    dataset: Annotated[Literal["hai", "swat"], Argument(help="Whose format.")],
     out: Annotated[Path, Option(metavar="DIR", help="Directory for the files.")],
     version: Annotated[
         str | None, Option(help="HAI: 20.07, 21.03, 22.04 or 23.05; SWaT: normal-v0, normal-v1, attack-v0, xlsx.")
@@ -133,7 +134,7 @@ def stand_in(
     """
     with TemporaryDirectory() as folder:
         made = write_stand_in(dataset, version, folder, rows, seed)
-        places = place_of(out, [path.name for path in made], force)
+        places = _places(out, [path.name for path in made], force)
         output.write_all({places[path.name]: path.read_bytes() for path in made}, force)
     files = [str(path) for path in places.values()]
     content = {"dataset": dataset, "files": files, "notice": "simulated numbers; not the real data set"}
