@@ -14,10 +14,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from counterflow.data import presets
 from counterflow.data.dates import NONE
 from counterflow.data.options import TableOptions
-from counterflow.data.presets import DataSet, Prepared
+from counterflow.data.presets import Columns, DataSet, Prepared, is_attack
 from counterflow.data.source import Source
 from counterflow.data.table import Table, join
 from counterflow.errors import DataError
@@ -106,10 +105,10 @@ def prepare_hai(
         attacked |= _labelled(table, file)
         told.append(f"label file {file.name}")
     how = "; ".join(told) or "no labels were found"
-    work, preparation = presets.read_columns(table, DATA_SET, attacked, normal_only, rows, f" ({how})")
-    presets.drop_discrete(work, list(work.columns))
-    presets.split(work, DATA_SET)
-    return presets.finish(work, preparation, standardise=standardise, number="v")
+    work = Columns(DATA_SET, table, attacked, normal_only, rows, f" ({how})")
+    work.drop_discrete(list(work.columns))
+    work.split()
+    return work.finish("v", standardise)
 
 
 def _labelled(table: Table, file: Source) -> NDArray[np.bool_]:
@@ -118,5 +117,5 @@ def _labelled(table: Table, file: Source) -> NDArray[np.bool_]:
     if marks.times is None or table.times is None or "label" not in marks.names:
         raise DataError(f"{file.name} is no label file: it needs a time and a 'label' column")
     moments = marks.times.nanoseconds
-    hit = presets.is_attack(file.column("label"), file.name) & (moments != NONE)
+    hit = is_attack(file.column("label"), file.name) & (moments != NONE)
     return np.isin(table.times.nanoseconds, moments[hit])

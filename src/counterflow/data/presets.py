@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +39,12 @@ GAP_SECONDS = 60.0  # between files, and where attacks were cut out, so much tim
 class DataSet:
     """A data set: how its columns are called, which tags belong to which unit, and which are inputs or outputs."""
 
-    unit: Callable[[str], str | None]
-    inputs: tuple[tuple[str, str], ...]
+    unit: Callable[[str], str | None]  # of a tag
+    inputs: tuple[tuple[str, str], ...]  # regular expressions for a tag's family, and whose rule it is
     outputs: tuple[tuple[str, str], ...]
-    labels: tuple[str, ...]
-    spelling: Callable[[str], str]
-    header_word: str | None = None
+    labels: tuple[str, ...]  # columns that label attacks; some files may lack them
+    spelling: Callable[[str], str]  # one of a column's name, which versions and files spell differently
+    header_word: str | None = None  # the header is where this stands
 
     def side(self, tag: str) -> tuple[str, str] | None:
         """("inputs" or "outputs", whose rule), or None."""
@@ -84,29 +84,6 @@ def is_attack(labels: polars.Series, file: str) -> NDArray[np.bool_]:
     return np.asarray(((words == "attack") | (numbers.fill_nan(0).fill_null(0) != 0)).to_numpy())
 
 
-@dataclass
-class Columns:
-    """Columns on their way through the steps, and what became of each."""
-
-    columns: dict[str, FloatArray]
-    units: dict[str, str]
-    sides: dict[str, str] = field(default_factory=dict)
-    fate: dict[str, str] = field(default_factory=dict)
-    steps: list[Step] = field(default_factory=list)
-
-    def drop(self, reasons: Mapping[str, str], number: str, what: str) -> None:
-        """Take columns out, and say why."""
-        for tag, reason in reasons.items():
-            del self.columns[tag]
-            self.fate[tag] = f"dropped in step {number}: {reason}"
-        names = f": {', '.join(reasons)}" if reasons else ""
-        self.steps.append(Step(number, f"({number}) {what}: {len(reasons)} dropped{names}.", dict(reasons)))
-
-    def note(self, number: str, text: str, *, doubt: bool = False, **numbers: Any) -> None:
-        """A step that drops nothing."""
-        self.steps.append(Step(number, f"({number}) {text}", numbers, doubt))
-
-
 @dataclass(frozen=True)
 class Prepared:
     """A data set, prepared: the recording, every step, what became of every tag, and means and scales."""
@@ -127,73 +104,155 @@ class Prepared:
         return {"preparation": preparation, "tags": tags, "scales": scales, "standardised": self.standardised}
 
 
-def read_columns(
-    table: Table, dataset: DataSet, attacked: NDArray[np.bool_], normal_only: bool, rows: int | None, how: str = "",
-) -> tuple[Columns, Preparation]:  # fmt: skip
-    """Steps (i) and (ii): every tag of a unit on a regular grid, attacks cut out; constant channels dropped."""
-    owners = {tag: unit for tag in table.channels if (unit := dataset.unit(tag)) is not None}
-    if not owners:
-        there = ", ".join(table.channels[:8])
-        raise DataError(f"{table.title} has no tag of this data set; its columns are {there}: is it the right file?")
-    if table.time_name is None or table.times is None:
-        raise DataError(f"{table.title} has no time column: is its header where it belongs?")
-    keep = ~attacked if normal_only and attacked.any() else None
-    if keep is not None and not keep.any():
-        raise DataError(f"{table.title}: every row is labelled as an attack: give a file with normal rows")
-    chosen = [
-        Chosen(unit, (), tuple((tag, Channel(tag)) for tag, owner in owners.items() if owner == unit))
-        for unit in sorted(set(owners.values()))
-    ]
-    gap = max(GAP_SECONDS, 2 * time_facts(table.times).step / SECOND)
-    rules = Rules(drop_constant=False, longest_gap=gap, text="missing")
-    recording, preparation = prepare(table, chosen, rules, keep=keep)
-    columns = {channel.name: part.y[:, k] for part in recording.values() for k, channel in enumerate(part.unit.outputs)}
-    work = Columns(columns, owners)
-    work.steps = [replace(step, text=f"(i) {step.text}") for step in preparation.steps]
-    work.fate = {tag: "left out in step i: it belongs to no unit" for tag in table.channels if tag not in owners}
-    count, done = int(attacked.sum()), "cut out" if normal_only else "kept"
-    work.steps.append(Step("i", f"(i) {count} rows are labelled as attacks{how}; {done}.", {"attacks": count}))
-    _drop_constant(work, "over the full run")
-    _truncate(work, rows)
-    _drop_constant(work, "after truncation")
-    return work, preparation
+class Columns:
+    """Columns on their way through the steps, and what became of each."""
 
+    def __init__(
+        self, dataset: DataSet, table: Table, attacked: NDArray[np.bool_], normal_only: bool, rows: int | None,
+        how: str = "",
+    ) -> None:  # fmt: skip
+        """Steps (i) and (ii): every tag of a unit on a grid, attacks cut out; constant channels dropped, twice.
 
-def _drop_constant(work: Columns, when: str) -> None:
-    reasons = {}
-    for tag, values in work.columns.items():
-        known = values[~np.isnan(values)]
-        if len(known) == 0:
-            reasons[tag] = "no value"
-        elif known.min() == known.max():
-            reasons[tag] = f"always {known[0]:g}"
-    work.drop(reasons, "ii", f"constant {when}")
-
-
-def _truncate(work: Columns, rows: int | None) -> None:
-    there = len(next(iter(work.columns.values()))) if work.columns else 0
-    if rows is None or rows >= there:
-        work.note("ii", f"all {there} rows are used.", rows=there)
-        return
-    if rows < 2:
-        raise DataError(f"rows is {rows}: at least 2 are needed")
-    work.columns = {tag: values[:rows] for tag, values in work.columns.items()}
-    work.note("ii", f"the first {rows} of {there} rows are used.", rows=rows)
-
-
-def split(work: Columns, dataset: DataSet) -> None:
-    """Step (iv): inputs and outputs by tag family."""
-    reasons, sources = {}, {}
-    for tag in work.columns:
-        found = dataset.side(tag)
-        if found is None:
-            reasons[tag] = "of no family of inputs or outputs"
+        `attacked`: of the rows of the table; `rows`: the first so many are kept; `how` attacks are labelled.
+        """
+        self.dataset = dataset
+        self.units = {tag: unit for tag in table.channels if (unit := dataset.unit(tag)) is not None}
+        if not self.units:
+            there = ", ".join(table.channels[:8])
+            raise DataError(f"{table.title} has no tag of this data set, only {there}: is it the right file?")
+        if table.times is None:
+            raise DataError(f"{table.title} has no time column: is its header where it belongs?")
+        keep = ~attacked if normal_only and attacked.any() else None
+        if keep is not None and not keep.any():
+            raise DataError(f"{table.title}: every row is labelled as an attack: give a file with normal rows")
+        chosen = [
+            Chosen(unit, (), tuple((tag, Channel(tag)) for tag, owner in self.units.items() if owner == unit))
+            for unit in sorted(set(self.units.values()))
+        ]
+        gap = max(GAP_SECONDS, 2 * time_facts(table.times).step / SECOND)
+        rules = Rules(drop_constant=False, longest_gap=gap, text="missing")
+        recording, self.preparation = prepare(table, chosen, rules, keep=keep)
+        self.columns: dict[str, FloatArray] = {
+            name: part.y[:, k] for part in recording.values() for k, name in enumerate(part.unit.output_names)
+        }
+        self.sides: dict[str, str] = {}
+        others = [tag for tag in table.channels if tag not in self.units]
+        self.fate = dict.fromkeys(others, "left out in step i: it belongs to no unit")
+        self.steps = [replace(step, text=f"(i) {step.text}") for step in self.preparation.steps]
+        count, done = int(attacked.sum()), "cut out" if normal_only else "kept"
+        self.note("i", f"{count} rows are labelled as attacks{how}; {done}.", attacks=count)
+        self._drop_constant("over the full run")
+        if rows is None or rows >= recording.rows:
+            self.note("ii", f"all {recording.rows} rows are used.", rows=recording.rows)
+        elif rows < 2:
+            raise DataError(f"rows is {rows}: at least 2 are needed")
         else:
-            work.sides[tag], sources[tag] = found
-    work.drop(reasons, "iv", "inputs and outputs by tag family; of neither")
-    ours = [tag for tag, source in sources.items() if source != "paper"]
-    if ours:
-        work.note("iv", f"families that the paper does not name, by our rule: {', '.join(ours)}.", tags=ours)
+            self.columns = {tag: values[:rows] for tag, values in self.columns.items()}
+            self.note("ii", f"the first {rows} of {recording.rows} rows are used.", rows=rows)
+        self._drop_constant("after truncation")
+
+    def drop(self, reasons: Mapping[str, str], number: str, what: str) -> None:
+        """Take columns out, and say why."""
+        for tag, reason in reasons.items():
+            del self.columns[tag]
+            self.fate[tag] = f"dropped in step {number}: {reason}"
+        names = f": {', '.join(reasons)}" if reasons else ""
+        self.steps.append(Step(number, f"({number}) {what}: {len(reasons)} dropped{names}.", dict(reasons)))
+
+    def note(self, number: str, text: str, *, doubt: bool = False, **numbers: Any) -> None:
+        """A step that drops nothing."""
+        self.steps.append(Step(number, f"({number}) {text}", numbers, doubt))
+
+    def _drop_constant(self, when: str) -> None:
+        reasons = {}
+        for tag, values in self.columns.items():
+            known = values[~np.isnan(values)]
+            if len(known) == 0:
+                reasons[tag] = "no value"
+            elif known.min() == known.max():
+                reasons[tag] = f"always {known[0]:g}"
+        self.drop(reasons, "ii", f"constant {when}")
+
+    def drop_discrete(self, tags: Sequence[str], where: str = "") -> None:
+        """Step (iii)."""
+        reasons = {tag: reason for tag in tags if (reason := discrete_reason(self.columns[tag])) is not None}
+        rule = f"at most 2 values, one value in more than {100 * DOMINANT:g} % of the rows, or changes in fewer than "
+        self.drop(reasons, "iii", f"boolean-like or quasi-discrete{where} ({rule}{100 * FEW_CHANGES:g} %)")
+
+    def split(self) -> None:
+        """Step (iv): inputs and outputs by tag family."""
+        found = {tag: self.dataset.side(tag) for tag in self.columns}
+        self.sides = {tag: side[0] for tag, side in found.items() if side is not None}
+        reasons = {tag: "of no family of inputs or outputs" for tag in found if tag not in self.sides}
+        self.drop(reasons, "iv", "inputs and outputs by tag family; of neither")
+        if ours := [tag for tag, side in found.items() if side is not None and side[1] != "paper"]:
+            self.note("iv", f"families that the paper does not name, by our rule: {', '.join(ours)}.", tags=ours)
+
+    def finish(self, number: str, standardise: bool, noise: float = 0.0, seed: int = 0) -> Prepared:
+        """Means and scales of every column; noise on discrete inputs; and the recording."""
+        units: dict[str, dict[str, list[str]]] = {}
+        for tag, side in self.sides.items():
+            if tag in self.columns:
+                units.setdefault(self.units[tag], {"inputs": [], "outputs": []})[side].append(tag)
+        gone = sorted(set(self.units.values()) - set(units))
+        for unit in [unit for unit, sides in units.items() if not sides["outputs"]]:
+            reason = f"unit {unit} has no output left"
+            self.drop(dict.fromkeys(units.pop(unit)["inputs"], reason), number, reason)
+        if gone:
+            self.note(number, f"units without a channel left: {', '.join(gone)}.", doubt=True)
+        if not units:
+            raise DataError("no unit has an output left: give more rows, or files in which something happens")
+        if len(units) < 2:
+            self.note(number, f"only unit {next(iter(units))} is left: nothing to couple.", doubt=True)
+        scales: dict[str, dict[str, tuple[float, float]]] = {}
+        filled = noisy = 0
+        for unit, sides in sorted(units.items()):
+            scales[unit] = {}
+            for side, tag in ((side, tag) for side, tags in sides.items() for tag in tags):
+                values = self.columns[tag]
+                if side == "inputs":
+                    values, holes, _ = fill(values, "hold")
+                    filled = max(filled, int(holes.sum()))
+                mean, std = float(np.nanmean(values)), float(np.nanstd(values))
+                scales[unit][tag] = (mean, std)
+                if noise and side == "inputs" and discrete_reason(values) is not None:
+                    noisy += 1
+                    values = values + noise * std * stream(seed, "input noise", tag).standard_normal(len(values))
+                self.columns[tag] = (values - mean) / std if standardise else values
+                self.fate[tag] = f"kept, {side[:-1]} of {unit}"
+        done = "z-scores are written"
+        if not standardise:
+            done = "values stay in engineering units; --standardise writes z-scores"
+        self.note("v", f"mean and standard deviation of every column are saved; {done}.")
+        if noise:
+            text = f"noise of {noise:g} standard deviations on {noisy} discrete inputs."
+            self.note("vi", text, seed=seed, noise=noise)
+        if filled:
+            self.note(number, f"inputs were held where they are missing, in at most {filled} rows.", rows=filled)
+        return Prepared(*self._recorded(units), self._fates(), scales, standardise)
+
+    def _recorded(self, units: Mapping[str, Mapping[str, Any]]) -> tuple[Recording, Preparation]:
+        described = [Unit(name, **sides) for name, sides in sorted(units.items())]
+        arrays = {}
+        for unit in described:
+            y, u = ([self.columns[tag] for tag in names] for names in (unit.output_names, unit.input_names))
+            arrays[unit.name] = np.array(y).T, np.array(u).reshape(len(u), len(y[0])).T
+        before = self.preparation
+        recording = Recording.from_arrays(arrays, before.dt, described)
+        rows = recording.rows
+        lost = {tag: fate for tag, fate in self.fate.items() if tag not in self.columns}
+        dropped = {
+            unit: {tag: fate for tag, fate in lost.items() if self.units.get(tag) == unit}
+            for unit in sorted(set(self.units.values()))
+        }
+        return recording, replace(
+            before, rows=rows, stop=before.stop if rows == before.rows else f"row {rows - 1}", steps=tuple(self.steps),
+            dropped=dropped, stretches=tuple((a, min(b, rows)) for a, b in before.stretches if a < rows),
+        )  # fmt: skip
+
+    def _fates(self) -> dict[str, str]:
+        """Of all tags, in the order of the table."""
+        return {tag: self.fate[tag] for tag in (*self.units, *self.fate) if tag in self.fate}
 
 
 def discrete_reason(values: FloatArray) -> str | None:
@@ -206,73 +265,4 @@ def discrete_reason(values: FloatArray) -> str | None:
     if commonest > DOMINANT:
         return f"{counts.to_series(0)[0]:g} in {100 * commonest:.1f} % of the rows"
     changes = int((known[1:] != known[:-1]).sum())
-    if changes < FEW_CHANGES * len(known):
-        return f"{changes} changes in {len(known)} rows"
-    return None
-
-
-def drop_discrete(work: Columns, tags: Sequence[str], where: str = "") -> None:
-    """Step (iii)."""
-    found = {tag: discrete_reason(work.columns[tag]) for tag in tags}
-    reasons = {tag: reason for tag, reason in found.items() if reason is not None}
-    rule = f"at most 2 values, one value in more than {100 * DOMINANT:g} % of the rows, or changes in fewer than "
-    work.drop(reasons, "iii", f"boolean-like or quasi-discrete{where} ({rule}{100 * FEW_CHANGES:g} %)")
-
-
-def finish(
-    work: Columns, preparation: Preparation, *, standardise: bool, number: str, noise: float = 0.0, seed: int = 0
-) -> Prepared:
-    """Means and scales of every column; noise on discrete inputs; and the recording."""
-    units: dict[str, dict[str, list[str]]] = {}
-    for tag, side in work.sides.items():
-        if tag in work.columns:
-            units.setdefault(work.units[tag], {"inputs": [], "outputs": []})[side].append(tag)
-    gone = sorted(set(work.units.values()) - set(units))
-    for unit in [unit for unit, sides in units.items() if not sides["outputs"]]:
-        reason = f"unit {unit} has no output left"
-        work.drop(dict.fromkeys(units.pop(unit)["inputs"], reason), number, reason)
-    if gone:
-        work.note(number, f"units without a channel left: {', '.join(gone)}.", doubt=True)
-    if not units:
-        raise DataError("no unit has an output left: give more rows, or files in which something happens")
-    if len(units) < 2:
-        work.note(number, f"only unit {next(iter(units))} is left: nothing to couple.", doubt=True)
-    scales: dict[str, dict[str, tuple[float, float]]] = {}
-    arrays: dict[str, tuple[FloatArray, FloatArray]] = {}
-    filled = noisy = 0
-    for unit, sides in sorted(units.items()):
-        scales[unit] = {}
-        for tag in (*sides["inputs"], *sides["outputs"]):
-            values = work.columns[tag]
-            if tag in sides["inputs"]:
-                values, holes, _ = fill(values, "hold")
-                filled = max(filled, int(holes.sum()))
-            mean, std = float(np.nanmean(values)), float(np.nanstd(values))
-            scales[unit][tag] = (mean, std)
-            if noise and tag in sides["inputs"] and discrete_reason(values) is not None:
-                noisy += 1
-                values = values + noise * std * stream(seed, "input noise", tag).standard_normal(len(values))
-            work.columns[tag] = (values - mean) / std if standardise else values
-            work.fate[tag] = f"kept, {'input' if tag in sides['inputs'] else 'output'} of {unit}"
-        y, u = ([work.columns[tag] for tag in sides[side]] for side in ("outputs", "inputs"))
-        arrays[unit] = (np.array(y).T, np.array(u).reshape(len(u), len(y[0])).T)
-    verb = "z-scores are written" if standardise else "values stay in engineering units; --standardise writes z-scores"
-    work.note("v", f"mean and standard deviation of every column are saved; {verb}.")
-    if noise:
-        work.note("vi", f"noise of {noise:g} standard deviations on {noisy} discrete inputs.", seed=seed, noise=noise)
-    if filled:
-        work.note(number, f"inputs were held where they are missing, in at most {filled} rows.", rows=filled)
-    described = [Unit(n, inputs=sides["inputs"], outputs=sides["outputs"]) for n, sides in sorted(units.items())]
-    recording = Recording.from_arrays(arrays, preparation.dt, described)
-    rows = recording.rows
-    stop = preparation.stop if rows == preparation.rows else f"row {rows - 1}"
-    lost = {tag: fate for tag, fate in work.fate.items() if tag not in work.columns}
-    dropped = {
-        unit: {tag: fate for tag, fate in lost.items() if work.units.get(tag) == unit}
-        for unit in sorted(set(work.units.values()))
-    }
-    stretches = tuple((a, min(b, rows)) for a, b in preparation.stretches if a < rows)
-    steps = tuple(work.steps)
-    done = replace(preparation, rows=rows, stop=stop, steps=steps, dropped=dropped, stretches=stretches)
-    order = {tag: work.fate[tag] for tag in (*work.units, *work.fate) if tag in work.fate}
-    return Prepared(recording, done, order, scales, standardise)
+    return f"{changes} changes in {len(known)} rows" if changes < FEW_CHANGES * len(known) else None

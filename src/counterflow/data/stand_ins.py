@@ -103,10 +103,9 @@ def chain(tags: Sequence[str], unit_of: Callable[[str], str | None], moved: Call
     names = sorted({owner for tag in tags if (owner := unit_of(tag)) is not None})
     units, blocks_B, blocks_C = [], [], []
     for k, name in enumerate(names):
-        own = [tag for tag in tags if unit_of(tag) == name]
-        unit = Unit(name, 2, *([tag for tag in own if moved(tag) == side] for side in ("input", "output")))
-        gain = 0.15 if k == 0 else 0.05
-        gains = [gain * (-1) ** j * (1.0 if j == 0 else 0.4) for j in range(unit.n_inputs)]
+        sides = ([tag for tag in tags if unit_of(tag) == name and moved(tag) == side] for side in ("input", "output"))
+        unit = Unit(name, 2, *sides)
+        gains = [(0.15 if k == 0 else 0.05) * (-1) ** j * (1.0 if j == 0 else 0.4) for j in range(unit.n_inputs)]
         blocks_B.append(np.array([gains, [0.0] * unit.n_inputs]))
         blocks_C.append(np.array([(1.0, 0.4) if j % 2 == 0 else (0.2, 1.0) for j in range(unit.n_outputs)]))
         units.append(unit)
@@ -146,8 +145,7 @@ def _shared(rows: int, hold: int, seed: int, tag: str) -> FloatArray:
     own, plant = _telegraph(rows, hold, seed, tag), _telegraph(rows, hold, seed, "plant")
     rng = stream(seed, "follow", tag)
     turns = np.cumsum(rng.random(rows) < 1.0 / hold)
-    follows = rng.random(int(turns[-1]) + 1) < 0.8
-    return np.where(follows[turns], plant, own)
+    return np.where(rng.random(int(turns[-1]) + 1)[turns] < 0.8, plant, own)
 
 
 def _family(tag: str) -> tuple[float, float]:
@@ -201,30 +199,28 @@ def _write_hai(version: str, folder: Path, rows: int, seed: int) -> list[Path]:
     attacked[rows + rows // 3 : rows + rows // 3 + max(2, rows // 20)] = 1
     hit = next(tag for tag in columns if tag.startswith("P1_LIT"))
     columns[hit] = columns[hit] + 40.0 * attacked
+    table = np.stack(list(columns.values()), axis=1)
     time_name = "timestamp" if version in ("22.04", "23.05") else "time"
-    labels = {"22.04": ("Attack",), "23.05": ()}.get(version, ("attack", "attack_P1", "attack_P2", "attack_P3"))
+    labels = {"22.04": ["Attack"], "23.05": []}.get(version, ["attack", "attack_P1", "attack_P2", "attack_P3"])
     separator = ";" if version == "20.07" else ","
-    ending = ".csv.gz" if version == "21.03" else ".csv"
-    prefix = "hai-" if version == "23.05" else ""
+    name = ("hai-" if version == "23.05" else "") + "{}.csv" + (".gz" if version == "21.03" else "")
     written = []
-    begin = datetime(2021, 7, 11, 10, 0, 0)
     for k, kind in enumerate(("train1", "test1")):
         part = slice(k * rows, (k + 1) * rows)
-        # the test was another day
-        moments = [begin + timedelta(days=k, seconds=j) for j in range(rows)]
+        begin = datetime(2021, 7, 11 + k, 10, 0, 0)  # the test was another day
+        stamps = [f"{begin + timedelta(seconds=j):%Y-%m-%d %H:%M:%S}" for j in range(rows)]
         odd = version == "22.04" and kind == "test1"  # spelled otherwise
-        lines = [separator.join(["time", *columns, "attack"] if odd else [time_name, *columns, *labels])]
-        table = np.stack(list(columns.values()), axis=1)[part]
-        for moment, values, mark in zip(moments, table, attacked[part], strict=True):
-            marks = (str(mark if name.lower() in ("attack", "attack_p1") else 0) for name in labels)
-            lines.append(separator.join((f"{moment:%Y-%m-%d %H:%M:%S}", *_shown(values, 5), *marks)))
-        written.append(folder / f"{prefix}{kind}{ending}")
-        data = ("\n".join(lines) + "\n").encode()
-        written[-1].write_bytes(gzip.compress(data, mtime=0) if ending.endswith("gz") else data)
+        lines = [["time", *columns, "attack"] if odd else [time_name, *columns, *labels]]
+        for stamp, values, mark in zip(stamps, table[part], attacked[part], strict=True):
+            marks = (str(mark if label.lower() in ("attack", "attack_p1") else 0) for label in labels)
+            lines.append([stamp, *_shown(values, 5), *marks])
+        data = ("\n".join(map(separator.join, lines)) + "\n").encode()
+        written.append(folder / name.format(kind))
+        written[-1].write_bytes(gzip.compress(data, mtime=0) if version == "21.03" else data)
         if version == "23.05" and kind == "test1":
-            lines = [f"{moment:%Y-%m-%d %H:%M:%S},{mark}" for moment, mark in zip(moments, attacked[part], strict=True)]
+            marked = [f"{stamp},{mark}" for stamp, mark in zip(stamps, attacked[part], strict=True)]
             written.append(folder / "label-test1.csv")
-            written[-1].write_text("\n".join(["timestamp,label", *lines]) + "\n")
+            written[-1].write_text("\n".join(["timestamp,label", *marked]) + "\n")
     return written
 
 
@@ -264,14 +260,16 @@ def _write_swat(version: str, folder: Path, rows: int, seed: int) -> list[Path]:
         labels[first : first + count] = ["Attack"] * count
         labels[first + count // 2] = "A ttack"
     table = np.stack(list(columns.values()), axis=1)
-    body = []
+    names = [f" {tag}" if attack and tag in _TAGS["swat"]["blanks"] else tag for tag in _SWAT]
+    whole = [[" Timestamp", *names, "Normal/Attack"]]
+    if not attack:  # the row of stages: each above its first tag
+        stages = [(swat.unit_of(tag) or "").replace("S", "P") for tag in _SWAT]
+        first = ["" if stage == before else stage for before, stage in pairwise(["", *stages])]
+        whole.insert(0, ["", *first, ""])
     for k in range(rows):
         moment = begin + timedelta(seconds=k)
         date = f" {moment.day}/{moment.month}/{moment.year} {moment.hour % 12 or 12}:{moment:%M:%S %p}"
-        body.append([date, *_shown(table[k], 6), labels[k]])
-    names = [f" {tag}" if attack and tag in _TAGS["swat"]["blanks"] else tag for tag in _SWAT]
-    header = [" Timestamp", *names, "Normal/Attack"]
-    whole = [header, *body] if attack else [_stages(), header, *body]
+        whole.append([date, *_shown(table[k], 6), labels[k]])
     if version == "xlsx":
         path = folder / "SWaT_Dataset_Normal_v1.xlsx"
         write_workbook(path, {"Normal": whole})
@@ -280,9 +278,3 @@ def _write_swat(version: str, folder: Path, rows: int, seed: int) -> list[Path]:
     path = folder / f"SWaT_Dataset_{'Attack' if attack else 'Normal'}_{version.rpartition('-')[2]}.csv"
     path.write_bytes((b"\xef\xbb\xbf" if attack else b"") + text.encode())
     return [path]
-
-
-def _stages() -> list[str]:
-    """The row of stages: each above its first tag."""
-    stages = [(swat.unit_of(tag) or "").replace("S", "P") for tag in _SWAT]
-    return ["", *("" if stage == before else stage for before, stage in pairwise(["", *stages])), ""]

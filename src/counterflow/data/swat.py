@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 
-from counterflow.data import presets
 from counterflow.data.dates import AMBIGUOUS
 from counterflow.data.options import TableOptions
 from counterflow.data.presets import Columns, DataSet, Prepared
@@ -95,30 +94,26 @@ def prepare_swat(
             raise
         # a piece without a day after the 12th does not tell: this data set has the day first
         table = replace(table, options=TableOptions(day_first=True))
-    work, preparation = presets.read_columns(table, DATA_SET, DATA_SET.attacked(table), normal_only, rows)
+    work = Columns(DATA_SET, table, DATA_SET.attacked(table), normal_only, rows)
     measured = [tag for tag in work.columns if (found := DATA_SET.side(tag)) is not None and found[0] == "outputs"]
-    presets.drop_discrete(work, measured, ", measurements only")
-    presets.split(work, DATA_SET)
+    work.drop_discrete(measured, ", measurements only")
+    work.split()
     _collapse(work)
     _correlated(work, correlation)
-    return presets.finish(work, preparation, standardise=standardise, number="vi", noise=noise, seed=seed)
+    return work.finish("vi", standardise, noise, seed)
 
 
 def _collapse(work: Columns) -> None:
     """Actuators as bits: where 2 occurs (open, running), it is 1 and all else 0."""
     three, reasons = [], {}
-    for tag, side in work.sides.items():
-        if side != "inputs" or tag not in work.columns:
-            continue
+    for tag in [tag for tag, side in work.sides.items() if side == "inputs" and tag in work.columns]:
         values = work.columns[tag]
-        known = values[~np.isnan(values)]
-        if known.max() > 1.5:
-            if len(np.unique(known)) > 2:
-                three.append(tag)
-            bits = np.where(np.isnan(values), np.nan, (values > 1.5).astype(np.float64))
-            work.columns[tag] = bits
-            known = bits[~np.isnan(bits)]
-        if known.min() == known.max():
+        states = np.unique(values[~np.isnan(values)])
+        if states[-1] > 1.5:
+            three += [tag] if len(states) > 2 else []
+            work.columns[tag] = np.where(np.isnan(values), np.nan, values > 1.5)
+            states = np.unique(states > 1.5)
+        if len(states) == 1:
             reasons[tag] = "constant once collapsed"
     work.note("iv", f"actuators as bits, 2 is 1 and all else 0; three states collapsed: {', '.join(three) or 'none'}.")
     if reasons:
@@ -140,9 +135,6 @@ def _correlated(work: Columns, least: float) -> None:
     owner = np.array([work.units[tag] for tag in tags])
     strength[owner[:, None] == owner[None, :]] = 0.0
     best = strength.max(axis=1)
-    reasons = {
-        tag: f"largest correlation with another stage {best[k]:.2f}"
-        for k, tag in enumerate(tags)
-        if not best[k] > least
-    }
+    said = "largest correlation with another stage"
+    reasons = {tag: f"{said} {best[k]:.2f}" for k, tag in enumerate(tags) if not best[k] > least}
     work.drop(reasons, "iv", f"correlation with other stages not above {least:g}")
