@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from counterflow.data.columns import meaning
+from counterflow.data.options import TableOptions
 from counterflow.errors import DataError
 from counterflow.plant.units import first_repeated
 
@@ -87,6 +88,16 @@ def _below_titles(rows: Sequence[tuple[int, Sequence[str]]]) -> int:
     return first if any(_NUMBER.fullmatch(cell) or _DATED.search(cell) for cell in names) else below
 
 
+def layout(
+    rows: Sequence[Sequence[str]], options: TableOptions, file: str
+) -> tuple[tuple[str, ...], dict[str, str], int]:
+    """Of the header and the rows below it: names, units of measure, and how many of those rows are no data."""
+    names = clean_names(rows[0], file)
+    below = [row[: len(names)] for row in rows[1:]]
+    between = rows_between(below) if options.skip_after_header is None else options.skip_after_header
+    return names, measures_of(names, below[:between]), between
+
+
 def separator_of(sample: Sequence[str]) -> str:
     """The one that cuts most lines into as many cells as the header, and into most cells."""
     best, found = (0.0, 0), ","
@@ -119,21 +130,17 @@ def rows_between(rows: Sequence[Sequence[str]]) -> int:
 
 
 def _is_between(row: Sequence[str], below: Sequence[Sequence[str]]) -> bool:
-    filled = [(k, cell.strip()) for k, cell in enumerate(row) if cell.strip()]
-    if not filled:
-        return False
-    said = [cell for _, cell in filled]
-    if any(_NUMBER.fullmatch(cell) or _DATED.search(cell) for cell in said):
-        return False
-    if any(meaning(cell) is not None and cell.strip("- ") for cell in said):
-        return False  # a word for on, off or missing stands for a measurement
+    said = {k: cell.strip() for k, cell in enumerate(row) if cell.strip()}
+    for cell in said.values():  # a word for on, off or missing stands for a measurement
+        if _NUMBER.fullmatch(cell) or _DATED.search(cell) or (meaning(cell) is not None and cell.strip("- ")):
+            return False
     numeric = 0
-    for k, _ in filled:
+    for k in said:
         column = [other[k] for other in below if k < len(other) and other[k].strip()]
         numeric += bool(column) and sum(bool(_NUMBER.fullmatch(cell)) for cell in column) >= 0.5 * len(column)
-    known = sum(cell.casefold().strip("[]()") in _KNOWN_MEASURES for cell in said)
+    known = sum(cell.casefold().strip("[]()") in _KNOWN_MEASURES for cell in said.values())
     # one column of text may be data; a row of units says something of most columns that hold numbers
-    return numeric >= 0.5 * len(filled) and (numeric >= 2 or known >= 1)
+    return bool(said) and numeric >= 0.5 * len(said) and (numeric >= 2 or known >= 1)
 
 
 def measures_of(names: Sequence[str], between: Sequence[Sequence[str]]) -> dict[str, str]:
@@ -144,12 +151,8 @@ def measures_of(names: Sequence[str], between: Sequence[Sequence[str]]) -> dict[
             measure = parts["measure"].strip()
             if measure.casefold() in _KNOWN_MEASURES or (name.endswith("]") and _MEASURE.fullmatch(measure)):
                 found[name] = measure
-    best: Sequence[str] = ()
-    most = 0
-    for row in between:
-        score = sum(cell.strip().casefold().strip("[]()") in _KNOWN_MEASURES for cell in row)
-        if score > most:
-            best, most = row, score
+    scores = [sum(cell.strip().casefold().strip("[]()") in _KNOWN_MEASURES for cell in row) for row in between]
+    best = between[scores.index(max(scores))] if any(scores) else ()
     for name, cell in zip(names, best, strict=False):
         measure = cell.strip()
         measure = measure[1:-1].strip() if measure[:1] + measure[-1:] in ("[]", "()") else measure
@@ -167,7 +170,6 @@ def without_measure(name: str, measures: Mapping[str, str]) -> str:
 def clean_names(stored: Sequence[str], file: str) -> tuple[str, ...]:
     """Names without blanks around them; an empty one is numbered; two that are the same are refused."""
     names = tuple(name.strip().lstrip("\ufeff").strip() or f"column_{k + 1}" for k, name in enumerate(stored))
-    twice = first_repeated(names)
-    if twice is not None:
+    if (twice := first_repeated(names)) is not None:
         raise DataError(f"{file} has two columns called {twice!r}; rename one of them")
     return names

@@ -31,19 +31,19 @@ class ChannelFacts:
     """What one column holds."""
 
     name: str
-    group: str
+    group: str  # the unit it seems to belong to
     rows: int
-    missing: int
+    missing: int  # rows without a number
     low: float
     high: float
     mean: float
-    spread: float
-    levels: int
-    commonest: float
-    held: float
-    longest_hold: int
+    spread: float  # standard deviation
+    levels: int  # different values
+    commonest: float  # share of the known rows that have the commonest value
+    held: float  # share of rows, in time order, that repeat the value before
+    longest_hold: int  # most rows in a row with one value
     infinite: int
-    spikes: int
+    spikes: int  # single rows far outside both their neighbours
     words: Mapping[str, int] = field(default_factory=dict)
     odd: Mapping[str, int] = field(default_factory=dict)
     odd_count: int = 0
@@ -140,19 +140,16 @@ class Inspection:
     @property
     def steps(self) -> list[Step]:
         """What is known of the rows and their time, and what is done about it."""
-        found = list(table_steps(self.table, len(self.channels)))
+        found = list(table_steps(self.table, self.time, len(self.channels)))
         if self.measures:
             found.append(told("measures", count=len(self.measures)))
-        times, facts = self.table.times, self.time
-        if times is None or facts is None:
-            return [*found, told("no time")]
-        found += time_steps(self.table, facts)
-        if facts.duplicates:
-            found.append(told("repeats", rows=facts.duplicates))
-        if facts.gaps:
-            longest = max(facts.gaps, key=lambda gap: gap.rows)
-            rows, after = sum(gap.rows for gap in facts.gaps), times.shown(longest.before)
-            found.append(told("holes", gaps=len(facts.gaps), rows=rows, seconds=longest.seconds, after=after))
+        if self.time is not None and self.time.duplicates:
+            found.append(told("repeats", rows=self.time.duplicates))
+        if self.time is not None and self.time.gaps and self.table.times is not None:
+            gaps = self.time.gaps
+            longest = max(gaps, key=lambda gap: gap.rows)
+            rows, after = sum(gap.rows for gap in gaps), self.table.times.shown(longest.before)
+            found.append(told("holes", gaps=len(gaps), rows=rows, seconds=longest.seconds, after=after))
         return found
 
     @property
@@ -219,18 +216,14 @@ def inspect(source: object, *, channels: Sequence[str] | None = None, **options:
     return Inspection(table, found, None if times is None else time_facts(times, table.step))
 
 
-def table_steps(table: Table, channels: int) -> Iterator[Step]:
-    """What is to be told of a table's files."""
+def table_steps(table: Table, facts: TimeFacts | None, channels: int) -> Iterator[Step]:
+    """What is to be told of a table's files and times."""
     files = ", ".join(f"{file.name} ({file.kind})" for file in table.files)
     yield told("read", files=files, rows=table.rows, channels=channels)
     yield from table.notes
     if table.short_rows:
         yield told("short", rows=table.short_rows)
-
-
-def time_steps(table: Table, facts: TimeFacts) -> Iterator[Step]:
-    """What is to be told of a table's times."""
-    if (times := table.times) is None:
+    if (times := table.times) is None or facts is None:
         yield told("no time")
         return
     yield told(
@@ -250,10 +243,8 @@ def time_steps(table: Table, facts: TimeFacts) -> Iterator[Step]:
 def channel_facts(name: str, numbers: Numbers, order: NDArray[np.int64] | None = None) -> ChannelFacts:
     """What one column holds; `order` gives its rows in time order."""
     values = numbers.values if order is None else numbers.values[order]
-    finite = np.isfinite(values)
-    infinite = int(np.isinf(values).sum())
-    known = values if finite.all() else values[finite]
-    rows = len(values)
+    known = values[np.isfinite(values)]
+    rows, infinite = len(values), int(np.isinf(values).sum())
     same = known[1:] == known[:-1]
     repeats = np.diff(np.sort(known)) == 0  # of equal values in a row, the longest run is the commonest value
     levels = len(known) - int(repeats.sum())

@@ -15,7 +15,7 @@ from counterflow.data.columns import Numbers, meaning
 from counterflow.data.dates import SECOND
 from counterflow.data.drafts import draft
 from counterflow.data.grid import Grid, Rules, TimeFacts, fill, make_grid, on_grid, time_facts
-from counterflow.data.inspection import inspect, table_steps, time_steps
+from counterflow.data.inspection import inspect, table_steps
 from counterflow.data.notes import Preparation, Step, told
 from counterflow.data.options import TableOptions, divided, some, takes
 from counterflow.data.selection import Chosen, choose
@@ -112,7 +112,7 @@ def prepare(
     columns = table.batches([column for chosen in units for column in chosen.columns])
     parts = {chosen.name: work.unit(chosen, columns) for chosen in units}
     _refuse_lost_hour(table, times, facts, grid, work.conflicts)
-    steps = [*table_steps(table, len(table.channels)), *time_steps(table, facts)]
+    steps = list(table_steps(table, facts, len(table.channels)))
     steps += [*_grid_steps(table, facts, grid, keep, stretches, hold), *work.steps(units)]
     calendar = Calendar(grid.start, grid.dt, times.zone if times.zoned else "", grid.cuts) if times.dated else None
     recording = Recording(parts, grid.dt / SECOND, calendar)

@@ -45,9 +45,9 @@ class Pattern:
 class Selection:
     """What a unit takes of a table, before the table is known."""
 
-    tags: tuple[Pattern, ...]
+    tags: tuple[Pattern, ...]  # empty: only those that `inputs` and `outputs` name
     inputs: tuple[Pattern, ...]
-    outputs: tuple[Pattern, ...] | None
+    outputs: tuple[Pattern, ...] | None  # None: all tags that are no inputs
     exclude: tuple[Pattern, ...] = ()
     states: int = 2
 
@@ -92,18 +92,14 @@ def selection(given: object, unit: str) -> Selection:
     states = given.get("states", 2)
     if isinstance(states, bool) or not isinstance(states, int) or states < 1:
         raise OptionError(f"unit {unit!r}: states is {states!r}: give a whole number of at least 1.")
-    tags, inputs, outputs, exclude = (
-        patterns(given.get(key), f"unit {unit!r}: {key}") for key in ("tags", "inputs", "outputs", "exclude")
-    )
-    found = Selection(tags, inputs, None if given.get("outputs") is None else outputs, exclude, states)
-    if not found.tags and not found.outputs:
+    tags, inputs, outputs, exclude = (patterns(given.get(key), f"unit {unit!r}: {key}") for key in _KEYS[:4])
+    if not tags and not outputs:
         raise OptionError(f"unit {unit!r}: give 'tags', such as 'P1_*', or 'outputs'.")
-    return found
+    return Selection(tags, inputs, None if given.get("outputs") is None else outputs, exclude, states)
 
 
 def patterns(given: object, what: str) -> tuple[Pattern, ...]:
-    """Patterns from one, or a list, of texts, {"regex": ...}, Channels and {"name": ..., "unit": ..., "limits": ...}.
-    """
+    """Patterns from one, or a list, of texts, Channels, {"regex": ...} and {"name": ..., "unit": ..., "limits": ...}."""
     if given is None:
         return ()
     if isinstance(given, (str, Mapping, Channel)):
@@ -120,29 +116,27 @@ def _pattern(entry: object, what: str) -> Pattern:
         if not entry.strip():
             raise OptionError(f"{what} is empty: give a column's name or a pattern.")
         return Pattern(entry.strip())
-    if isinstance(entry, Mapping):
-        known = ("regex", "unit", "limits") if "regex" in entry else ("name", "unit", "limits")
-        odd = [key for key in entry if key not in known]
-        text = entry.get("regex", entry.get("name"))
-        if not odd and isinstance(text, str) and text.strip():
-            if "regex" in entry:
-                try:
-                    re.compile(text)
-                except re.error as error:
-                    raise OptionError(f"{what} is no regular expression: {error}.") from None
-            limits = entry.get("limits")
-            try:
-                probe = Channel("probe", entry.get("unit", ""), None if limits is None else tuple(limits))
-            except (CounterflowError, TypeError) as error:
-                raise OptionError(f"{what}: {str(error).replace(chr(39) + 'probe' + chr(39), text)}") from None
-            return Pattern(text.strip(), probe.unit, probe.limits, "regex" in entry)
-        if odd:
-            raise OptionError(f"{what}: {odd[0]!r} is not known: there are {', '.join(known)}.")
-    raise OptionError(f"{what} is {entry!r:.60}: give a pattern, {{name = '...'}} or {{regex = '...'}}.")
+    kind = "regex" if isinstance(entry, Mapping) and "regex" in entry else "name"
+    text = entry.get(kind) if isinstance(entry, Mapping) else None
+    if not isinstance(entry, Mapping) or not isinstance(text, str) or not text.strip():
+        raise OptionError(f"{what} is {entry!r:.60}: give a pattern, {{name = '...'}} or {{regex = '...'}}.")
+    known = (kind, "unit", "limits")
+    if odd := [key for key in entry if key not in known]:
+        raise OptionError(f"{what}: {odd[0]!r} is not known: there are {', '.join(known)}.")
+    limits = entry.get("limits")
+    try:
+        if kind == "regex":
+            re.compile(text)
+        probe = Channel("probe", entry.get("unit", ""), None if limits is None else tuple(limits))
+    except re.error as error:
+        raise OptionError(f"{what} is no regular expression: {error}.") from None
+    except (CounterflowError, TypeError) as error:
+        raise OptionError(f"{what}: {str(error).replace(repr('probe'), text)}") from None
+    return Pattern(text.strip(), probe.unit, probe.limits, kind == "regex")
 
 
 def choose(units: Mapping[str, Any], columns: Sequence[str], measures: Mapping[str, str] | None = None) -> list[Chosen]:
-    """Match every unit's selection with the columns of a table.
+    """Match every unit's selection with the columns of a table; a SelectionError tells what does not fit.
 
     ``measures``: units of measure by column, as far as the table tells them; what a selection says counts more.
     """
@@ -151,90 +145,83 @@ def choose(units: Mapping[str, Any], columns: Sequence[str], measures: Mapping[s
     owners: dict[str, str] = {}
     found = []
     for name, given in units.items():
-        sides = _Matching(name, columns).sides(selection(given, name))
+        wanted = selection(given, name)
+        sides = _sides(name, columns, wanted)
         for column, (_, where) in {**sides[0], **sides[1]}.items():
             if column in owners:
                 text = f"column {column!r} belongs to unit {owners[column]!r}, too: exclude it from one of them"
                 raise SelectionError(text, name, where)
             owners[column] = name
-        found.append(_chosen(name, sides, selection(given, name).states, measures or {}))
+        # under their own names if a channel may have them, all different
+        taken = {column for side in sides for column in side if channel_name(column) == column}
+        made: list[tuple[tuple[str, Channel], ...]] = []
+        for side in sides:
+            channels = []
+            for column, (pattern, _) in side.items():
+                own = channel_name(without_measure(column, measures or {}), taken - {column})
+                measure = pattern.unit or (measures or {}).get(column, "")
+                channels.append((column, Channel(own, measure, pattern.limits)))
+                taken.add(own)
+            made.append(tuple(channels))
+        found.append(Chosen(name, made[0], made[1], wanted.states))
     return found
 
 
 _Matched = dict[str, tuple[Pattern, tuple[str | int, ...]]]  # columns, with the pattern that fits and where it stands
 
 
-class _Matching:
-    """Matching one unit's patterns with the columns of a table."""
+def _sides(unit: str, columns: Sequence[str], wanted: Selection) -> tuple[_Matched, _Matched]:
+    """Inputs, then outputs of a unit; each in the order of its patterns, all other tags in that of the table."""
 
-    def __init__(self, unit: str, columns: Sequence[str]) -> None:
-        self.unit, self.columns = unit, columns
-
-    def sides(self, wanted: Selection) -> tuple[_Matched, _Matched]:
-        """Inputs, then outputs; each in the order of its patterns, all other tags in that of the table."""
-        tags = self.fitting("tags", wanted.tags, self.columns) if wanted.tags else None
-        excluded = self.fitting("exclude", wanted.exclude, self.columns if tags is None else list(tags))
-        pool = [column for column in self.columns if (tags is None or column in tags) and column not in excluded]
-        inputs = self.fitting("inputs", wanted.inputs, pool, outside=True)
-        if wanted.outputs is None:
-            rest = [column for column in pool if column not in inputs]
-            outputs = {column: (Pattern(column), tags[column][1] if tags else ()) for column in rest}
-        else:
-            outputs = self.fitting("outputs", wanted.outputs, pool, outside=True)
-        for column in outputs:
-            if column in inputs:
-                text = f"column {column!r} is both an input and an output: leave it out of one of them"
-                raise SelectionError(text, self.unit, outputs[column][1])
-        if not outputs:
-            text = "no output is left: a unit measures at least one; name some in 'outputs'"
-            raise SelectionError(text, self.unit, ())
-        return inputs, outputs
-
-    def fitting(self, side: str, wanted: Sequence[Pattern], pool: Sequence[str], outside: bool = False) -> _Matched:
+    def fitting(side: str, patterns: Sequence[Pattern], pool: Sequence[str], outside: bool = False) -> _Matched:
         """Columns that fit any of the patterns; each pattern must fit something.
 
         ``outside``: a full name may stand outside the pool, and says more of its column than a pattern does.
         """
         found: _Matched = {}
-        for k, pattern in enumerate(wanted):
-            fitting = pattern.among(pool)
-            if not fitting and pattern.is_name and outside:
-                fitting = pattern.among(self.columns)
-            if not fitting:
-                self.refuse_unmatched((side, k), pattern, pool)
-            for column in fitting:
+        for k, pattern in enumerate(patterns):
+            names = pattern.among(pool)
+            if not names and pattern.is_name and outside:
+                names = pattern.among(columns)
+            if not names:
+                raise SelectionError(_unmatched(pattern, pool, columns), unit, (side, k))
+            for column in names:
                 if column not in found:
                     found[column] = pattern, (side, k)
                 elif pattern.is_name and not found[column][0].is_name:
                     found[column] = pattern, found[column][1]
         return found
 
-    def refuse_unmatched(self, where: tuple[str | int, ...], pattern: Pattern, names: Sequence[str]) -> None:
-        """Say what may have been meant instead."""
-        columns, bare = self.columns, re.sub(r"[*?\[\]]", "", pattern.text)
-        near = difflib.get_close_matches(pattern.text, columns, 1, 0.6)
-        near = near or difflib.get_close_matches(bare, columns, 1, 0.5)
-        near = near or [column for column in columns if bare and bare.casefold() in column.casefold()][:1]
-        kind = "the regular expression" if pattern.regex else "the column" if pattern.is_name else "the pattern"
-        if outside := pattern.among(columns):
-            hint = f"it fits {outside[0]!r}, which is not one of the unit's tags"
-        else:
-            hint = f"did you mean {near[0]!r}?" if near else f"the columns are {some(names)}"
-        raise SelectionError(f"{kind} {pattern.text!r} fits no column of the table; {hint}", self.unit, where)
+    tags = fitting("tags", wanted.tags, columns) if wanted.tags else None
+    excluded = fitting("exclude", wanted.exclude, columns if tags is None else list(tags))
+    pool = [column for column in columns if (tags is None or column in tags) and column not in excluded]
+    inputs = fitting("inputs", wanted.inputs, pool, outside=True)
+    if wanted.outputs is None:
+        rest = [column for column in pool if column not in inputs]
+        outputs: _Matched = {column: (Pattern(column), tags[column][1] if tags else ()) for column in rest}
+    else:
+        outputs = fitting("outputs", wanted.outputs, pool, outside=True)
+    for column in outputs:
+        if column in inputs:
+            text = f"column {column!r} is both an input and an output: leave it out of one of them"
+            raise SelectionError(text, unit, outputs[column][1])
+    if not outputs:
+        raise SelectionError("no output is left: a unit measures at least one; name some in 'outputs'", unit, ())
+    return inputs, outputs
 
 
-def _chosen(unit: str, sides: tuple[_Matched, _Matched], states: int, measures: Mapping[str, str]) -> Chosen:
-    """The channels that columns become: under their own names if a channel may have them, all different."""
-    taken = {column for side in sides for column in side if channel_name(column) == column}
-    made: list[tuple[tuple[str, Channel], ...]] = []
-    for side in sides:
-        channels = []
-        for column, (pattern, _) in side.items():
-            name = channel_name(without_measure(column, measures), taken - {column})
-            channels.append((column, Channel(name, pattern.unit or measures.get(column, ""), pattern.limits)))
-            taken.add(name)
-        made.append(tuple(channels))
-    return Chosen(unit, made[0], made[1], states)
+def _unmatched(pattern: Pattern, pool: Sequence[str], columns: Sequence[str]) -> str:
+    """That a pattern fits nothing of the pool, and what may have been meant instead."""
+    bare = re.sub(r"[*?\[\]]", "", pattern.text)
+    near = difflib.get_close_matches(pattern.text, columns, 1, 0.6)
+    near = near or difflib.get_close_matches(bare, columns, 1, 0.5)
+    near = near or [column for column in columns if bare and bare.casefold() in column.casefold()][:1]
+    kind = "the regular expression" if pattern.regex else "the column" if pattern.is_name else "the pattern"
+    if outside := pattern.among(columns):
+        hint = f"it fits {outside[0]!r}, which is not one of the unit's tags"
+    else:
+        hint = f"did you mean {near[0]!r}?" if near else f"the columns are {some(pool)}"
+    return f"{kind} {pattern.text!r} fits no column of the table; {hint}"
 
 
 def channel_name(column: str, taken: Iterable[str] = ()) -> str:
@@ -242,8 +229,6 @@ def channel_name(column: str, taken: Iterable[str] = ()) -> str:
     clean = "".join(sign for sign in column if sign.isprintable())
     clean = clean.replace("/", "-").replace("\\", "-").strip().lstrip(".").strip() or "channel"
     clean = clean.encode()[:230].decode(errors="ignore")[:95].strip()  # leaves room for a number
-    name, number = clean, 2
     known = set(taken)
-    while name in known:
-        name, number = f"{clean}_{number}", number + 1
-    return name
+    names = (clean, *(f"{clean}_{number}" for number in range(2, len(known) + 3)))
+    return next(name for name in names if name not in known)

@@ -264,8 +264,8 @@ def _write_swat(version: str, folder: Path, rows: int, seed: int) -> list[Path]:
     whole = [[" Timestamp", *names, "Normal/Attack"]]
     if not attack:  # the row of stages: each above its first tag
         stages = [(swat.unit_of(tag) or "").replace("S", "P") for tag in _SWAT]
-        first = ["" if stage == before else stage for before, stage in pairwise(["", *stages])]
-        whole.insert(0, ["", *first, ""])
+        above = ["" if stage == before else stage for before, stage in pairwise(["", *stages])]
+        whole.insert(0, ["", *above, ""])
     for k in range(rows):
         moment = begin + timedelta(seconds=k)
         date = f" {moment.day}/{moment.month}/{moment.year} {moment.hour % 12 or 12}:{moment:%M:%S %p}"

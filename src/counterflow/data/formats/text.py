@@ -150,19 +150,17 @@ def read(place: Place, options: TableOptions) -> Iterator[Source]:
     separator = headers.separator_of(sample) if options.separator is None else options.separator
     if len(separator.encode()) != 1:
         raise DataError(f"separator is {separator!r}: give one character")
-    names = headers.clean_names(headers.cells_of(lines[first : first + 1], separator)[0], place.name)
-    below = headers.cells_of(lines[first + 1 : first + SAMPLE_LINES + 1], separator)
-    between = headers.rows_between(below) if options.skip_after_header is None else options.skip_after_header
+    rows = headers.cells_of(lines[first : first + SAMPLE_LINES + 1], separator)
+    names, measures, between = headers.layout(rows, options, place.name)
+    if not names:
+        raise DataError(f"{place.name} cannot be read: the header, line {first + 1}, names no column")
     decimal = options.decimal
     if decimal is None:
-        decimal = "." if separator == "," else headers.decimal_of(below[between:])
+        decimal = "." if separator == "," else headers.decimal_of(rows[1 + between :])
     elif decimal not in (".", ","):
         raise DataError(f"decimal is {decimal!r}: give '.' or ','")
     if decimal == separator:
         raise DataError("decimal and separator are both ',': give another separator, or decimal '.'")
-    if not names:
-        raise DataError(f"{place.name} cannot be read: the header, line {first + 1}, names no column")
-    measures = headers.measures_of(names, below[:between])
     if not any(line.strip() for line in lines[first + 1 + between :]):  # readers disagree about what this is
         yield frame_source(place.name, polars.LazyFrame(schema=dict.fromkeys(names, polars.String)))
         return

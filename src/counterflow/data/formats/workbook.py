@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape, quoteattr
 import polars
 
 from counterflow.data import options, places
-from counterflow.data.headers import HEADER_SEARCH, SAMPLE_LINES, clean_names, header_line, measures_of, rows_between
+from counterflow.data.headers import HEADER_SEARCH, SAMPLE_LINES, header_line, layout
 from counterflow.data.notes import told
 from counterflow.data.options import TableOptions
 from counterflow.data.places import Place
@@ -102,12 +102,8 @@ def _sheet(place: Place, title: str, wanted: TableOptions) -> Source:
     first = header_line(lines, wanted.skip_rows, wanted.header_word)
     if first >= len(lines):
         raise DataError(f"{place.name} has {len(lines)} rows: there is no header after {first} skipped ones")
-    header = list(rows[first])
-    while header and not header[-1]:  # beside the table something else stands, or nothing
-        header.pop()
-    names = clean_names(header, place.name)
-    below = [row[: len(header)] for row in rows[first + 1 :]]
-    between = rows_between(below) if wanted.skip_after_header is None else wanted.skip_after_header
+    width = max((k for k, cell in enumerate(rows[first], 1) if cell), default=0)
+    names, measures, between = layout([row[:width] for row in rows[first:]], wanted, place.name)
     start = first + 1 + between
     frame = _cells(place, title, skip_rows=start)
     if len(frame) and polars.String in frame.dtypes:  # a column with text has its numbers rounded: take them as numbers
@@ -123,7 +119,6 @@ def _sheet(place: Place, title: str, wanted: TableOptions) -> Source:
     frame = frame.with_columns(polars.selectors.temporal().cast(polars.String))
     filled = polars.LazyFrame({name: frame.to_series(k) for k, name in enumerate(names)} if len(frame) else {})
     columns = filled if len(frame) else polars.LazyFrame(schema=dict.fromkeys(names, polars.String))
-    measures = measures_of(names, below[:between])
     return Source(name=place.name, names=names, frame=columns, kind="spreadsheet", measures=measures)
 
 
