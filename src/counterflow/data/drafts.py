@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from counterflow.data.headers import without_measure
@@ -73,17 +72,13 @@ class Draft:
         """As plain values, for JSON."""
 
         def told(column: str, channel: Channel) -> dict[str, Any]:
-            limits = None if channel.limits is None else list(channel.limits)
-            about = {"name": channel.name, "unit": channel.unit, "limits": limits}
-            return {"column": column, **about, "why": self.why.get(column, "")}
+            return {"column": column, **channel.to_json(), "why": self.why.get(column, "")}
 
         units = [
-            {
-                "name": unit.name,
-                **{side: [told(*pair) for pair in getattr(unit, side)] for side in ("inputs", "outputs")},
-            }
+            {"name": unit.name, "inputs": [told(*pair) for pair in unit.inputs],
+             "outputs": [told(*pair) for pair in unit.outputs]}
             for unit in self.units
-        ]
+        ]  # fmt: skip
         return {
             "units": units, "left_out": dict(self.left_out), "questions": list(self.questions),
             "options": dict(self.options), "reason": self.reason,
@@ -115,8 +110,11 @@ def draft(found: Inspection) -> Draft:
     kept = {name: tag for name, tag in roles.tags.items() if name not in left_out}
     selections = {}
     for group, names in _grouped(kept, roles.inputs, questions).items():
-        moved, measured = ([name for name in names if (name in roles.inputs) is side] for side in (True, False))
-        inputs, outputs = (tuple(_pattern(found, roles, name) for name in side) for side in (moved, measured))
+        patterns = {name: _pattern(found, roles, name) for name in names}
+        inputs, outputs = (
+            tuple(pattern for name, pattern in patterns.items() if (name in roles.inputs) is moved)
+            for moved in (True, False)
+        )
         selections[group] = Selection((), inputs, outputs)
     units = tuple(choose(selections, list(usable), found.measures)) if selections else ()
     if units and not roles.inputs:
@@ -225,19 +223,17 @@ class _Roles:
         for name in moved:
             if name in by_hand:
                 self.inputs[name] = "moved by hand"
-                if free_targets:
-                    self.questions.append(
-                        f"both {listed(free_targets)} and {name} move by steps: while the loop is in automatic, only "
-                        "the set point is an input; by hand, only the controller's output."
-                    )
+                question = (
+                    f"both {listed(free_targets)} and {name} move by steps: while the loop is in automatic, only the "
+                    "set point is an input; by hand, only the controller's output."
+                )
             else:
                 self.outputs[name] = "moved by the controller"
-                if free_targets:
-                    self.questions.append(
-                        f"{name} was taken for an output, because a controller moves it to keep "
-                        f"{listed(free_targets)}: answers are then about changes of the set point, with the "
-                        "controller at work."
-                    )
+                question = (
+                    f"{name} was taken for an output, because a controller moves it to keep {listed(free_targets)}: "
+                    "answers are then about changes of the set point, with the controller at work."
+                )
+            self.questions += [question] if free_targets else []
 
 
 def _grouped(tags: Mapping[str, Tag], inputs: Mapping[str, str], questions: list[str]) -> dict[str, list[str]]:
@@ -278,26 +274,18 @@ def _division(tags: Sequence[Tag]) -> Callable[[Tag], str]:
     if len(isa) * 2 < len(tags):
         return lambda tag: tag.area or "plant"
     for depth in range(max((len(tag.prefixes) for tag in isa), default=0)):  # the whole plant may have one prefix
-        first: dict[str, str] = {}  # areas that differ in their case only are one
-        for tag in isa:
-            first.setdefault(_prefix(tag, depth).casefold(), _prefix(tag, depth))
+        prefixes = [tag.prefix(depth) for tag in isa]
+        first = {prefix.casefold(): prefix for prefix in reversed(prefixes)}  # areas that differ in case only are one
         if len(first) > 1:
-            return partial(_area, depth, first)
-    if len({tag.hundred for tag in isa}) > 1:
-        return lambda tag: _named("area", tag.hundred) or tag.area or "plant"
-    if len({tag.number.rstrip("ABCDEFGH") for tag in isa}) > 1:
-        return lambda tag: _named("unit", tag.number.rstrip("ABCDEFGH")) or tag.area or "plant"
+            return lambda tag: _named("area", first.get(tag.prefix(depth).casefold(), tag.prefix(depth))) or "plant"
+    by: tuple[tuple[str, Callable[[Tag], str]], ...] = (
+        ("area", lambda tag: tag.hundred),
+        ("unit", lambda tag: tag.number.rstrip("ABCDEFGH")),
+    )
+    for word, group in by:
+        if len({group(tag) for tag in isa}) > 1:
+            return lambda tag: _named(word, group(tag)) or tag.area or "plant"
     return lambda tag: "plant"
-
-
-def _area(depth: int, first: Mapping[str, str], tag: Tag) -> str:
-    prefix = _prefix(tag, depth)
-    return _named("area", first.get(prefix.casefold(), prefix)) or "plant"
-
-
-def _prefix(tag: Tag, depth: int) -> str:
-    """The first parts of a tag's area, or all there are."""
-    return tag.prefixes[min(depth, len(tag.prefixes) - 1)] if tag.prefixes else ""
 
 
 def _named(word: str, group: str) -> str:

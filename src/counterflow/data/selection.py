@@ -99,7 +99,7 @@ def selection(given: object, unit: str) -> Selection:
 
 
 def patterns(given: object, what: str) -> tuple[Pattern, ...]:
-    """Patterns from one, or a list, of texts, Channels, {"regex": ...} and {"name": ..., "unit": ..., "limits": ...}."""
+    """Patterns from one, or a list, of texts, Channels, {"regex": ...} and {"name": ..., "limits": ...}."""
     if given is None:
         return ()
     if isinstance(given, (str, Mapping, Channel)):

@@ -43,19 +43,23 @@ class Role(Enum):
     UNKNOWN = "unknown"
 
 
+_WORDS_OF = {
+    Role.TARGET: _TARGET, Role.MOVED: _MOVED, Role.MEASURED: _MEASURED, Role.MODE: _MODE, Role.QUALITY: _QUALITY
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Tag:
     """A tag's name, taken apart."""
 
     name: str
-    area: str = ""
-    letters: str = ""
+    area: str = ""  # what stands before the letters
+    letters: str = ""  # of ISA-5.1, such as "FIC" and "101"; "" if the name is not of that kind
     number: str = ""
     role: Role = Role.UNKNOWN
 
     @property
     def is_isa(self) -> bool:
-        """Whether the name is of ISA's kind."""
         return bool(self.letters)
 
     @property
@@ -63,6 +67,10 @@ class Tag:
         """The area's parts, each with those before it: ("north", "north_A") of "north_A"."""
         parts = [part for part in re.split(r"[_\-./: ]", self.area) if part]
         return tuple("_".join(parts[: k + 1]) for k in range(len(parts)))
+
+    def prefix(self, depth: int) -> str:
+        """The first parts of the area, or all there are."""
+        return self.prefixes[min(depth, len(self.prefixes) - 1)] if self.prefixes else ""
 
     @property
     def hundred(self) -> str:
@@ -93,14 +101,8 @@ def read_tag(name: str) -> Tag:
 
 
 def _role_of_words(words: list[str]) -> Role:
-    for word in reversed(words):
-        for known, role in (
-            (_TARGET, Role.TARGET), (_MOVED, Role.MOVED), (_MEASURED, Role.MEASURED), (_MODE, Role.MODE),
-            (_QUALITY, Role.QUALITY),
-        ):  # fmt: skip
-            if word in known:
-                return role
-    return Role.UNKNOWN
+    known = ((role, word) for word in reversed(words) for role, names in _WORDS_OF.items() if word in names)
+    return next(known, (Role.UNKNOWN, ""))[0]
 
 
 def _role_of_part(part: str, letters: str) -> Role:
@@ -110,13 +112,7 @@ def _role_of_part(part: str, letters: str) -> Role:
     if words:
         if words[-1] == "cv" and "C" not in letters[1:] and not letters.endswith("V"):
             return Role.MEASURED  # the current value of a transmitter
-        role = _role_of_words(words)
-        if role is not Role.UNKNOWN:
-            return role
-    if words:
-        return Role.UNKNOWN
+        return _role_of_words(words)
     if letters.endswith(("V", "Z")) or letters in ("HIC", "HC", "HS", "SC", "SIC", "XS"):
         return Role.MOVED
-    if letters in _EQUIPMENT:
-        return Role.UNKNOWN
-    return Role.MEASURED if set(letters[1:]) & set("TIERQC") else Role.UNKNOWN
+    return Role.MEASURED if letters not in _EQUIPMENT and set(letters[1:]) & set("TIERQC") else Role.UNKNOWN

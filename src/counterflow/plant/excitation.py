@@ -26,17 +26,13 @@ from counterflow.recurrence import linear_recurrence
 if TYPE_CHECKING:
     from counterflow.plant.plant import Plant
 
+_Normal = Callable[[tuple[int, int]], FloatArray]
+
 
 def white(
     plant: Plant | Iterable[Unit], steps: int, rng: Seed = None, scale: float = 1.0, mean: float = 0.0
 ) -> dict[str, FloatArray]:
-    """Independent N(mean, scale²) in every row and channel.
-
-    Examples
-    --------
-    >>> white([Unit("boiler", inputs=3)], steps=10, rng=0)["boiler"].shape
-    (11, 3)
-    """
+    """Independent N(mean, scale²) in every row and channel."""
     scale = real_number(scale, "scale", low=0.0)
     mean = real_number(mean, "mean")
     return _each(plant, steps, rng, lambda normal, rows, width: mean + scale * normal((rows, width)))
@@ -45,23 +41,11 @@ def white(
 def autoregressive(
     plant: Plant | Iterable[Unit], steps: int, rng: Seed = None, pole: float = 0.9
 ) -> dict[str, FloatArray]:
-    """Stationary first-order noise of variance 1: u[t] = pole u[t-1] + sqrt(1 - pole²) e[t].
-
-    Parameters
-    ----------
-    pole : float
-        Correlation of neighbouring rows, strictly between -1 and 1.
-
-    Examples
-    --------
-    >>> signal = autoregressive([Unit("boiler", inputs=1)], steps=5000, rng=0, pole=0.9)["boiler"][:, 0]
-    >>> bool(np.corrcoef(signal[1:], signal[:-1])[0, 1] > 0.85)
-    True
-    """
+    """Stationary first-order noise of variance 1: u[t] = pole u[t-1] + sqrt(1 - pole²) e[t]; pole within (-1, 1)."""
     below_one = float(np.nextafter(1.0, 0.0))
     pole = real_number(pole, "pole", low=-below_one, high=below_one)
 
-    def make(normal: Callable[[tuple[int, int]], FloatArray], rows: int, width: int) -> FloatArray:
+    def make(normal: _Normal, rows: int, width: int) -> FloatArray:
         shocks = normal((rows, width))
         shocks[1:] *= np.sqrt((1.0 - pole) * (1.0 + pole))
         # channel by channel: as one system it would cost the square of their number
@@ -76,18 +60,11 @@ def autoregressive(
 def holds(
     plant: Plant | Iterable[Unit], steps: int, rng: Seed = None, hold: int = 20, scale: float = 1.0
 ) -> dict[str, FloatArray]:
-    """Set points: independent N(0, scale²) levels, each held for `hold` rows.
-
-    Examples
-    --------
-    >>> signal = holds([Unit("boiler", inputs=1)], steps=7, rng=0, hold=4)["boiler"][:, 0]
-    >>> [len(set(signal[:4].tolist())), len(set(signal[4:].tolist()))]
-    [1, 1]
-    """
+    """Set points: independent N(0, scale²) levels, each held for `hold` rows."""
     hold = whole_number(hold, "hold", 1)
     scale = real_number(scale, "scale", low=0.0)
 
-    def make(normal: Callable[[tuple[int, int]], FloatArray], rows: int, width: int) -> FloatArray:
+    def make(normal: _Normal, rows: int, width: int) -> FloatArray:
         return np.repeat(scale * normal((-(-rows // hold), width)), hold, axis=0)[:rows]
 
     return _each(plant, steps, rng, make)
@@ -96,21 +73,15 @@ def holds(
 def mean_shift(
     plant: Plant | Iterable[Unit], steps: int, rng: Seed = None, at: float = 0.5, shift: float = 1.0
 ) -> dict[str, FloatArray]:
-    """Non-stationary noise: the mean jumps and the spread drifts.
+    """Independent Gaussian rows whose mean jumps and whose spread drifts.
 
-    Independent Gaussian rows. The mean is 0 before row ``ceil(at * (T+1))`` and `shift` from it on; the standard
-    deviation rises linearly from 0.5 in row 0 to 1.5 in row T.
-
-    Examples
-    --------
-    >>> signal = mean_shift([Unit("boiler", inputs=1)], steps=1999, rng=0, shift=5.0)["boiler"][:, 0]
-    >>> bool(signal[1000:].mean() - signal[:1000].mean() > 4.5)
-    True
+    The mean is 0 before row ``ceil(at * (T+1))`` and `shift` from it on; the standard deviation rises linearly from 0.5
+    in row 0 to 1.5 in row T.
     """
     at = real_number(at, "at", low=0.0, high=1.0)
     shift = real_number(shift, "shift")
 
-    def make(normal: Callable[[tuple[int, int]], FloatArray], rows: int, width: int) -> FloatArray:
+    def make(normal: _Normal, rows: int, width: int) -> FloatArray:
         signal = np.linspace(0.5, 1.5, rows)[:, None] * normal((rows, width))
         signal[int(np.ceil(at * rows)) :] += shift
         return np.asarray(signal, dtype=np.float64)
@@ -119,10 +90,7 @@ def mean_shift(
 
 
 def _each(
-    plant: Plant | Iterable[Unit],
-    steps: int,
-    rng: Seed,
-    make: Callable[[Callable[[tuple[int, int]], FloatArray], int, int], FloatArray],
+    plant: Plant | Iterable[Unit], steps: int, rng: Seed, make: Callable[[_Normal, int, int], FloatArray]
 ) -> dict[str, FloatArray]:
     rows = whole_number(steps, "steps", 1) + 1
     units = check_units(getattr(plant, "units", plant))
