@@ -13,7 +13,7 @@ import re
 import tomllib
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import product
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -67,13 +67,11 @@ def _load(path: Path) -> tuple[dict[str, Any], str]:
 
 
 def _has(contents: Any, path: TomlPath) -> bool:
-    for key in path:
-        inside = key < len(contents) if isinstance(contents, list) and isinstance(key, int) else (
-            isinstance(contents, dict) and key in contents
-        )  # fmt: skip
-        if not inside:
-            return False
-        contents = contents[key]
+    try:
+        for key in path:
+            contents = contents[key]
+    except (LookupError, TypeError):
+        return False
     return True
 
 
@@ -105,10 +103,8 @@ def what(value: Any) -> str:
     """A value, as a message names it."""
     if isinstance(value, (dict, list)):
         return "a table" if isinstance(value, dict) else f"a list of {len(value)}"
-    if isinstance(value, str):
-        return f"text {value[:40]!r}"
     try:
-        return f"{value!r:.40}"
+        return f"text {value[:40]!r}" if isinstance(value, str) else f"{value!r:.40}"
     except ValueError:  # a whole number of thousands of digits
         return "a huge number"
 
@@ -239,13 +235,14 @@ class Page:
     def matrix(self, at: TomlPath, value: Any) -> FloatArray:
         if not isinstance(value, list) or not value or not all(isinstance(row, list) for row in value):
             self.refuse(at, "must be a matrix: a list of rows, each a list of numbers")
-        if len(value) * len(value[0]) > _MOST_ENTRIES:
+        width = len(value[0])
+        if len(value) * width > _MOST_ENTRIES:
             self.refuse(at, "is too large a matrix")
         for k, row in enumerate(value):
-            if len(row) != len(value[0]):
-                self.refuse((*at, k), f"this row has {len(row)} numbers, the first has {len(value[0])}")
+            if len(row) != width:
+                self.refuse((*at, k), f"this row has {len(row)} numbers, the first has {width}")
         rows = [[self.number((*at, k, i), entry) for i, entry in enumerate(row)] for k, row in enumerate(value)]
-        return np.array(rows, np.float64).reshape(len(rows), len(value[0]))
+        return np.array(rows, np.float64).reshape(len(rows), width)
 
     def file(self, at: TomlPath, value: Any, folders: bool = False) -> Path:
         """A file that is there; or a folder, where that will do."""
@@ -253,13 +250,10 @@ class Page:
         if not text or "\0" in text:
             self.refuse(at, "must be the name of a file")
         found = self.path.parent / text
-        try:
-            there = found.is_file() or (folders and found.is_dir())
-        except OSError:
-            there = False
-        if not there:
-            self.refuse(at, f"there is no file {text!r}; paths are relative to {self.path.name}")
-        return found
+        with suppress(OSError):
+            if found.is_file() or (folders and found.is_dir()):
+                return found
+        self.refuse(at, f"there is no file {text!r}; paths are relative to {self.path.name}")
 
     @contextmanager
     def blaming_letter(self, at: TomlPath) -> Iterator[None]:

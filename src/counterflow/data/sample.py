@@ -11,7 +11,9 @@ for bad values, a gap, repeated and swapped rows, and a column of notes.
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -129,23 +131,22 @@ def path() -> Path:
     return Path(str(files("counterflow.data") / "samples" / FILE))
 
 
-def export(log: SampleLog, seed: int = SEED) -> tuple[list[str], list[str], list[list[str]]]:
+def export(log: SampleLog) -> tuple[list[str], list[str], list[list[str]]]:
     """What a historian makes of a log: names, units of measure, and rows of text with everything that goes wrong."""
-    rng = np.random.default_rng(seed + 1)
+    rng = np.random.default_rng(SEED + 1)
     order = ["FIC-101.PV", "FIC-101.SP", "FIC-101.OP", "LI-102.PV", "TIC-201.PV", "TIC-201.OP", "LI-202.PV",
              "FIC-301.OP", "AI-302.PV", "LI-303.PV"]  # fmt: skip
     measures = {**INPUTS, **OUTPUTS}
-    digits = {"FIC-101.SP": 1, "TIC-201.OP": 1, "FIC-301.OP": 1, "LI-102.PV": 4, "LI-202.PV": 4, "LI-303.PV": 4}
-    stamps = [str(time).replace("T", " ") for time in log.times]
+    digits = {**dict.fromkeys(INPUTS, 1), "LI-102.PV": 4, "LI-202.PV": 4, "LI-303.PV": 4}
     cells = {tag: [f"{value:.{digits.get(tag, 3)}f}" for value in log.columns[tag]] for tag in order}
-    rows = len(stamps)
+    rows = len(log.times)
     for k in rng.choice(rows, rows // 150, replace=False):
         cells["TIC-201.PV"][k] = ["Bad Input", "I/O Timeout", "No Data"][k % 3]
     for k in rng.choice(rows, rows // 200, replace=False):
         cells["AI-302.PV"][k] = ""
     table = [
-        [stamps[k], *(cells[tag][k] for tag in order), "7.0", "shift change" if k % 480 == 0 else ""]
-        for k in range(rows)
+        [str(time).replace("T", " "), *(cells[tag][k] for tag in order), "7.0", "" if k % 480 else "shift change"]
+        for k, time in enumerate(log.times)
     ]
     gap = rows * 2 // 5
     table = table[:gap] + table[gap + 25 :]  # the historian was down
@@ -158,54 +159,44 @@ def export(log: SampleLog, seed: int = SEED) -> tuple[list[str], list[str], list
 def text(log: SampleLog) -> str:
     """The file of the package: a wide CSV."""
     names, measures, table = export(log)
-    lines = ["Historian export, north plant, local time", ",".join(names), ",".join(measures)]
-    return "\n".join([*lines, *(",".join(row) for row in table)]) + "\n"
+    return "\n".join(["Historian export, north plant, local time", *map(",".join, (names, measures, *table))]) + "\n"
 
 
 def write(place: Path, form: str = "wide") -> Path:
-    """The sample in another form; what it is called follows from that."""
-    import polars
+    """The sample in another form, into a folder; what it is called follows from that.
 
+    wide: as it ships; long: a row for each value, with qualities; comma: semicolons and decimal commas; cp1252: the
+    same in Windows-1252; both with dates as Germans write them; xlsx: a workbook; sql: SQLite with a table called log.
+    """
     names, measures, table = export(simulate())
     if form == "wide":
         file = place / "plant.csv"
         file.write_text(text(simulate()), encoding="utf-8")
-        return file
-    if form in ("comma", "cp1252"):
+    elif form in ("comma", "cp1252"):
         file = place / f"plant-{form}.csv"
-        rows = [[_german(row[0]), *(cell.replace(".", ",") for cell in row[1:-1]), row[-1]] for row in table]
-        lines = ["Auszug der Betriebsdaten", ";".join(["Zeit", *names[1:]]), ";".join(measures)]
-        content = "\r\n".join([*lines, *(";".join(row) for row in rows)]) + "\r\n"
+        rows = [["Auszug der Betriebsdaten"], ["Zeit", *names[1:]], measures]
+        for stamp, *cells, note in table:
+            date = f"{stamp[8:10]}.{stamp[5:7]}.{stamp[:4]} {stamp[11:]}"
+            rows.append([date, *(cell.replace(".", ",") for cell in cells), note])
+        content = "\r\n".join(map(";".join, rows)) + "\r\n"
         file.write_bytes(content.encode("cp1252" if form == "cp1252" else "utf-8-sig"))
-        return file
-    frame = polars.DataFrame(
-        {name: [row[k] or None for row in table] for k, name in enumerate(names)},
-        schema=dict.fromkeys(names, polars.String),
-    )
-    if form == "xlsx":
+    elif form == "xlsx":
         file = place / "plant.xlsx"
         write_workbook(file, {"log": [["Historian export, north plant, local time"], names, measures, *table]})
-        return file
-    long = (
-        frame.drop("Note").unpivot(index="Timestamp", variable_name="TagName", value_name="Value").drop_nulls("Value")
-        .with_columns(polars.when(polars.col("Value").str.contains("[A-Za-z]")).then(polars.lit("Bad")).otherwise(polars.lit("Good")).alias("Quality"))
-        .with_columns(polars.col("TagName").replace(dict(zip(names, measures, strict=True))).alias("Units"))
-    )  # fmt: skip
-    if form == "long":
-        file = place / "plant-long.csv"
-        long.write_csv(file)
-        return file
-    if form != "sql":
+    elif form in ("long", "sql"):
+        long = [
+            (row[0], tag, cell, "Bad" if any(sign.isalpha() for sign in cell) else "Good", measure)
+            for k, (tag, measure) in enumerate(zip(names[1:-1], measures[1:-1], strict=True), 1)
+            for row in table if (cell := row[k])
+        ]  # fmt: skip
+        file = place / ("plant-long.csv" if form == "long" else "plant.db")
+        if form == "long":
+            head = ("Timestamp", "TagName", "Value", "Quality", "Units")
+            file.write_text("\n".join(map(",".join, (head, *long))) + "\n", encoding="utf-8")
+        else:
+            with closing(sqlite3.connect(file)) as connection, connection:
+                connection.execute("create table log (time text, tag text, value text, quality text, unit text)")
+                connection.executemany("insert into log values (?, ?, ?, ?, ?)", long)
+    else:
         raise OptionError(f"form is {form!r:.40}: give one of {', '.join(FORMS)}.")
-    import sqlite3
-    from contextlib import closing
-
-    file = place / "plant.db"
-    with closing(sqlite3.connect(file)) as connection, connection:
-        connection.execute("create table log (time text, tag text, value text, quality text, unit text)")
-        connection.executemany("insert into log values (?, ?, ?, ?, ?)", long.rows())
     return file
-
-
-def _german(stamp: str) -> str:
-    return f"{stamp[8:10]}.{stamp[5:7]}.{stamp[:4]} {stamp[11:]}"
