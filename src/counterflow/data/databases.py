@@ -107,10 +107,9 @@ def _connected(database: object) -> Iterator[tuple[Any, str]]:
     if not isinstance(database, (str, Path)):
         yield database, "the database"
         return
-    address = str(database)
-    name = public_address(address)
+    name = public_address(str(database))
     try:
-        connection = _connect(address)
+        connection = _connect(str(database))
     except (DataError, OptionError):
         raise
     except Exception as error:
@@ -127,22 +126,21 @@ def _connect(address: str) -> Any:
         if not file.is_file():
             raise DataError(f"there is no database {str(file)!r}: check the path")
         return sqlite3.connect(f"file:{quote(str(file.absolute()))}?mode=ro", uri=True)
-    if address.startswith(("postgresql://", "postgres://")):
-        if find_spec("psycopg") is not None:
-            import psycopg
+    if not address.startswith(("postgresql://", "postgres://")):
+        raise OptionError(
+            f"database is {public_address(address)!r:.80}: give an SQLite file, a postgresql:// address, or, in Python,"
+            " an open connection of any driver (DBAPI, ADBC, SQLAlchemy)."
+        )
+    if find_spec("psycopg") is None and find_spec("adbc_driver_postgresql") is not None:
+        import adbc_driver_postgresql.dbapi as adbc
 
-            opened = psycopg.connect(address, connect_timeout=20)
-            opened.read_only = True
-            return opened
-        if find_spec("adbc_driver_postgresql") is not None:
-            import adbc_driver_postgresql.dbapi as adbc
+        connection = adbc.connect(address)
+        with connection.cursor() as cursor:
+            cursor.execute("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY")
+        return connection
+    need("psycopg", "PostgreSQL is", "sql", ", or give an open connection")
+    import psycopg
 
-            connection = adbc.connect(address)
-            with connection.cursor() as cursor:
-                cursor.execute("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY")
-            return connection
-        need("psycopg", "PostgreSQL is", "sql", ", or give an open connection")
-    raise OptionError(
-        f"database is {public_address(address)!r:.80}: give an SQLite file, a postgresql:// address, or, in Python, an "
-        "open connection of any driver (DBAPI, ADBC, SQLAlchemy)."
-    )
+    opened = psycopg.connect(address, connect_timeout=20)
+    opened.read_only = True
+    return opened

@@ -40,12 +40,10 @@ class Place:
 
     @property
     def name(self) -> str:
-        """For messages."""
         return self.path.name
 
     @property
     def is_packed(self) -> bool:
-        """Whether it is gzip."""
         return self.content is None and self.path.suffix.lower() == ".gz"
 
     @property
@@ -88,20 +86,19 @@ def places(path: Path, endings: Sequence[str]) -> Iterator[Place]:
     A folder stands for the tables in it (not in folders below), a zip file for the tables in it. Whatever is no table
     by its name is passed over.
     """
+    kinds = f"with {', '.join(endings)} files"
     if path.is_dir():
         found = [each for each in path.iterdir() if may_be_table(each.name, endings) and each.is_file()]
         if not found:
-            raise DataError(
-                f"{path.name or path} is a folder without a table: give one with {', '.join(endings)} files"
-            )
+            raise DataError(f"{path.name or path} is a folder without a table: give one {kinds}")
         _refuse_many(path, len(found), "tables")
         yield from (Place(each) for each in sorted(found, key=lambda each: _natural(each.name)))
     elif path.suffix.lower() == ".zip" and path.is_file():
-        yield from _unpacked(path, endings)
-    elif not path.is_file():
-        raise DataError(f"there is no file {str(path)!r}: check the path")
-    else:
+        yield from _unpacked(path, endings, kinds)
+    elif path.is_file():
         yield Place(path)
+    else:
+        raise DataError(f"there is no file {str(path)!r}: check the path")
 
 
 def may_be_table(name: str, endings: Sequence[str]) -> bool:
@@ -131,7 +128,7 @@ def chunks_of(
             yield chunk
 
 
-def _unpacked(path: Path, endings: Sequence[str]) -> Iterator[Place]:
+def _unpacked(path: Path, endings: Sequence[str], kinds: str) -> Iterator[Place]:
     """Members of a zip archive. Their names are only names: nothing is written, so that none of them leads anywhere."""
     left = most = room()
     try:
@@ -142,16 +139,16 @@ def _unpacked(path: Path, endings: Sequence[str]) -> Iterator[Place]:
                 inside = PurePosixPath(member.filename.replace("\\", "/"))
                 if member.is_dir() or "__MACOSX" in inside.parts or not may_be_table(inside.name, endings):
                     continue
-                name = f"{path.name}/{shown(inside.name, 80)}"
-                if inside.suffix.lower() in _UNREADABLE_INSIDE:
-                    raise DataError(f"{name} is packed twice: unpack it, and give the folder")
-                if member.flag_bits & 1:
-                    raise DataError(f"{name} is encrypted: unpack it with its password, and give the folder")
-                if inside.name in wanted:
-                    raise DataError(f"{name} is there twice, in two folders: unpack it, and give one of them")
+                for wrong, why in (
+                    (inside.suffix.lower() in _UNREADABLE_INSIDE, "is packed twice: unpack it, and give the folder"),
+                    (member.flag_bits & 1, "is encrypted: unpack it with its password, and give the folder"),
+                    (inside.name in wanted, "is there twice, in two folders: unpack it, and give one of them"),
+                ):
+                    if wrong:
+                        raise DataError(f"{path.name}/{shown(inside.name, 80)} {why}")
                 wanted[inside.name] = member
             if not wanted:
-                raise DataError(f"{path.name} holds no table: give an archive with {', '.join(endings)} files")
+                raise DataError(f"{path.name} holds no table: give an archive {kinds}")
             for base in sorted(wanted, key=_natural):
                 remedy = "unpack it, and give some of its files"
                 out = b"".join(chunks_of(archive, wanted[base], left, path.name, most, remedy))

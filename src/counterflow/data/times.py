@@ -21,8 +21,10 @@ from counterflow.errors import DataError
 
 NAMES = ("time", "timestamp", "datetime", "date_time", "date", "date time", "time stamp", "t_stamp", "ts", "zeit")
 FORMATS = ("seconds", "s", "ms", "us", "ns", "excel")  # besides strftime patterns
-_EPOCHS = (("s", 1e8, 1e10), ("ms", 1e11, 1e13), ("us", 1e14, 1e16), ("ns", 1e17, 9.3e18))
-_PER_UNIT = {"s": SECOND, "ms": 1_000_000, "us": 1000, "ns": 1}
+_EPOCHS = {  # what counts since 1970: in words, typical values, nanoseconds in one
+    "s": ("seconds since 1970", 1e8, 1e10, SECOND), "ms": ("milliseconds since 1970", 1e11, 1e13, 1_000_000),
+    "us": ("microseconds since 1970", 1e14, 1e16, 1000), "ns": ("nanoseconds since 1970", 1e17, 9.3e18, 1),
+}  # fmt: skip
 _EXCEL_DAYS = (20_000.0, 80_000.0)  # 1954 to 2119
 _EXCEL_EPOCH = -25_569  # days from 1970 to 1899-12-30
 _ZONES = (
@@ -194,25 +196,21 @@ def _numbers(column: polars.Series, name: str, time_format: str | None) -> Times
         )
     values = column.cast(polars.Float64).fill_null(float("nan")).to_numpy()
     known = np.isfinite(values)
+    out = np.full(len(values), NONE, np.int64)
     if not known.any():
-        return Times(np.full(len(values), NONE, np.int64), "empty", False)
+        return Times(out, "empty", False)
     kind = time_format or _numeric_kind(values[known])
+    words, _, _, factor = _EPOCHS.get(kind, (kind, 0, 0, SECOND))
     if kind == "excel":
-        found = _serials(values[known])
+        words, out[known] = "spreadsheet serials", _serials(values[known])
     elif kind != "seconds" and column.dtype.is_integer():  # exact: an epoch in ns has more digits than a float
         whole = column.cast(polars.Int64).fill_null(0).to_numpy()[known]
-        if np.abs(whole).max() > np.iinfo(np.int64).max // _PER_UNIT[kind]:
+        if np.abs(whole).max() > np.iinfo(np.int64).max // factor:
             raise DataError(f"time column {name!r} holds {whole[0]}, which is no time in {kind} since 1970")
-        found = whole * _PER_UNIT[kind]
+        out[known] = whole * factor
     else:
-        found = _scaled(values[known], _PER_UNIT.get(kind, SECOND), name)
-    out = np.full(len(values), NONE, np.int64)
-    out[known] = found
-    words = {
-        "s": "seconds since 1970", "ms": "milliseconds since 1970", "us": "microseconds since 1970",
-        "ns": "nanoseconds since 1970", "excel": "spreadsheet serials", "seconds": "seconds",
-    }  # fmt: skip
-    return Times(out, words[kind], kind != "seconds", kind in _PER_UNIT)
+        out[known] = _scaled(values[known], factor, name)
+    return Times(out, words, kind != "seconds", kind in _EPOCHS)
 
 
 def _serials(days: NDArray[np.float64]) -> Nanoseconds:
@@ -240,7 +238,7 @@ def _scaled(values: NDArray[np.float64], factor: int, name: str) -> Nanoseconds:
 
 def _numeric_kind(values: NDArray[np.float64]) -> str:
     typical = float(np.median(np.abs(values)))
-    for unit, low, high in _EPOCHS:
+    for unit, (_, low, high, _) in _EPOCHS.items():
         if low <= typical < high:
             return unit
     low, high = _EXCEL_DAYS

@@ -148,8 +148,7 @@ class Calendar:
         return f"{first} to {last.removeprefix(first[:11])}"
 
     @property
-    def label(self) -> str:
-        """What an axis of times is called."""
+    def label(self) -> str:  # of an axis of times
         return f"time ({self.zone})" if self.zone else "time"
 
     # ---- dates to rows

@@ -57,19 +57,16 @@ class Channel:
         if self.limits is not None:
             object.__setattr__(self, "limits", self._checked_limits(self.limits))
 
-    def _checked_limits(self, limits: object) -> tuple[float, float]:
-        problem = f"channel {self.name!r}: limits is {limits!r}: pass (low, high) with low < high, or None."
-        if isinstance(limits, (str, bytes)) or not isinstance(limits, (Sequence, np.ndarray)) or len(limits) != 2:
-            raise ModelError(problem)
-        if any(isinstance(end, (bool, str, bytes)) for end in limits):
-            raise ModelError(problem)
+    def _checked_limits(self, limits: Any) -> tuple[float, float]:
         try:
-            low, high = (float(end) for end in limits)
+            listed = isinstance(limits, (Sequence, np.ndarray)) and not isinstance(limits, bytes)
+            if listed and not any(isinstance(end, (bool, str, bytes)) for end in limits):
+                low, high = map(float, limits)
+                if low < high:  # also refuses NaN
+                    return low, high
         except (TypeError, ValueError):
-            raise ModelError(problem) from None
-        if not low < high:  # also refuses NaN
-            raise ModelError(problem)
-        return low, high
+            pass
+        raise ModelError(f"channel {self.name!r}: limits is {limits!r}: pass (low, high) with low < high, or None.")
 
     def to_json(self) -> dict[str, Any]:
         """In plain types; JSON has no infinity, so an open end of the limits is null."""
@@ -99,12 +96,10 @@ class _Inputs:
 
     @property
     def n_inputs(self) -> int:
-        """Number of inputs."""
         return len(self.inputs)
 
     @property
     def input_names(self) -> tuple[str, ...]:
-        """Names of the inputs, in order."""
         return tuple(channel.name for channel in self.inputs)
 
 
@@ -201,12 +196,10 @@ class Unit(_Inputs):
 
     @property
     def n_outputs(self) -> int:
-        """Number of outputs."""
         return len(self.outputs)
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        """Names of the outputs, in order."""
         return tuple(channel.name for channel in self.outputs)
 
 
@@ -218,18 +211,13 @@ def _channels(given: object, letter: str, what: str, least: int) -> tuple[Channe
         raise ModelError(f"{what} is an array of shape {given.shape}: pass a count or a sequence of names or Channels.")
     if len(given) < least:
         raise ModelError(f"{what} is empty: give at least {least} channel.")
-    channels = []
     for entry in given:
-        if isinstance(entry, Channel):
-            channels.append(entry)
-        elif isinstance(entry, str):
-            try:
-                channels.append(Channel(str(entry)))
-            except ModelError as error:
-                raise ModelError(f"{what}: {error}") from None
-        else:
+        if not isinstance(entry, (Channel, str)):
             raise ModelError(f"{what} holds {entry!r}: pass a count or a sequence of names or Channels.")
-    return tuple(channels)
+    try:
+        return tuple(entry if isinstance(entry, Channel) else Channel(str(entry)) for entry in given)
+    except ModelError as error:
+        raise ModelError(f"{what}: {error}") from None
 
 
 def check_name(name: object, what: str) -> None:
