@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from counterflow import fit
 from counterflow.cli import demo_plant
-from counterflow.cli.demo import HELD, HORIZON, QUESTIONS, PooledLinear, with_incident
+from counterflow.cli.demo import HELD, HORIZON, QUESTIONS, PooledLinear, held, with_incident
 
 HERE = Path(__file__).parent
 INK, MUTED, GRID, SHADE = "#1c2126", "#59636e", "#dcdcd5", "#f1eee4"
@@ -47,18 +47,20 @@ def what_if(path: Path, steps: int = 1800, seed: int = 0) -> None:
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(9.2, 3.9), layout="constrained", facecolor="white")
         for axes, question in zip(figure.subplots(1, 2), QUESTIONS[:2], strict=True):
+            ((lever, size),) = question.change.items()
+            added = held({question.cause: question.change}, HORIZON, HELD)
             unit = recording[question.effect].unit
             at = unit.output_names.index(question.headline)
             column = demo_plant.outputs_of(question.effect).start + at
             change = np.zeros(HORIZON + 1)
-            change[:HELD] = question.change
-            answer = found.counterfactual(recording, add={question.cause: {question.lever: change}}, start=start)
+            change[:HELD] = size
+            answer = found.counterfactual(recording, add={question.cause: {lever: change}}, start=start)
             said = answer[question.effect]
             changed = worlds.inputs.copy()
-            changed[start : start + HORIZON] += question.added
+            changed[start : start + HORIZON] += added
             truth = worlds.again(changed)[start:, column]
             observed, since = worlds.channels[start - BEFORE :, column], minutes[BEFORE:]
-            theirs = observed[BEFORE:] + np.concatenate([[0.0], linear.effect(question.added)[:, column]])
+            theirs = observed[BEFORE:] + np.concatenate([[0.0], linear.effect(added)[:, column]])
 
             axes.axvspan(0, HELD, color=SHADE, linewidth=0)
             axes.plot(minutes, observed, color=HAPPENED, linewidth=1.4, label="what happened")
@@ -76,7 +78,7 @@ def what_if(path: Path, steps: int = 1800, seed: int = 0) -> None:
             axes.plot(since, truth, color=INK, dashes=(3, 1.6), linewidth=1.3, label="what would have happened (truth)")
             cause = question.cause.replace("_", " ")
             axes.set_title(
-                f"{cause}: {question.lever} {question.change:+g} % for {HELD} min",
+                f"{cause}: {lever} {size:+g} % for {HELD} min",
                 loc="left",
                 fontsize=9.5,
                 fontweight="bold",

@@ -49,34 +49,17 @@ EFFECT, CHANNEL = "area_2", "TIC-201.PV"
 START, STOP = "2024-11-01 16:00", "2024-11-01 17:00"
 
 
-@dataclass(frozen=True)
-class Question:
+def _moving(cause: str, lever: str, change: float, effect: str, headline: str) -> report.AskEffect:
     """Move one input of ``cause`` by ``change`` for HELD steps: what happens to ``effect``?"""
-
-    cause: str
-    lever: str
-    change: float
-    effect: str
-    headline: str
-
-    def __str__(self) -> str:
-        return (
-            f"The {self.cause.replace('_', ' ')}'s {self.lever} {self.change:+g} % for {HELD} minutes: "
-            f"what happens to the {self.effect.replace('_', ' ')}?"
-        )
-
-    @property
-    def added(self) -> FloatArray:
-        """(HORIZON, U) to all inputs of the plant."""
-        out = np.zeros((HORIZON, len(demo_plant.USUAL)))
-        out[:HELD, demo_plant.input_at(self.cause, self.lever)] = self.change
-        return out
+    words = f"The {cause.replace('_', ' ')}'s {lever} {change:+g} % for {HELD} minutes: "
+    words += f"what happens to the {effect.replace('_', ' ')}?"
+    return report.AskEffect(cause, effect, {lever: change}, HORIZON, HELD, headline, words)
 
 
 QUESTIONS = (
-    Question("boiler", "fuel valve", 10.0, "turbine", "electric power"),
-    Question("cooling_tower", "fan speed", -10.0, "turbine", "exhaust pressure"),
-    Question("turbine", "governor valve", 10.0, "boiler", "drum pressure"),
+    _moving("boiler", "fuel valve", 10.0, "turbine", "electric power"),
+    _moving("cooling_tower", "fan speed", -10.0, "turbine", "exhaust pressure"),
+    _moving("turbine", "governor valve", 10.0, "boiler", "drum pressure"),
 )
 
 
@@ -211,26 +194,24 @@ def look_into(worlds: Worlds, calm: FloatArray, fit: Fit) -> list[Section]:
     return [world, shares, remedy]
 
 
-def held(change: Mapping[str, Mapping[str, float]], rows: int) -> FloatArray:
-    """{unit: {input: change}} as what is added to all inputs, (rows, U)."""
+def held(change: Mapping[str, Mapping[str, float]], rows: int, during: int | None = None) -> FloatArray:
+    """{unit: {input: change}} as what is added to all inputs, (rows, U), for so many rows (all)."""
     out = np.zeros((rows, len(demo_plant.USUAL)))
     for unit, inputs in change.items():
         for name, value in inputs.items():
-            out[:, demo_plant.input_at(unit, name)] = value
+            out[:during, demo_plant.input_at(unit, name)] = value
     return out
 
 
-def ask(question: Question, worlds: Worlds, fit: Fit, linear: PooledLinear) -> report.WhatIf:
+def ask(question: report.AskEffect, worlds: Worlds, fit: Fit, linear: PooledLinear) -> Section:
     """Both answers beside the true one: what the simulator does next, with the change and without."""
-    own = demo_plant.outputs_of(question.effect)
-    effect = fit.effect(
-        question.cause, question.effect, {question.lever: question.change}, horizon=HORIZON, duration=HELD
-    )
-    return report.WhatIf(
-        str(question), effect, question.headline, report.Clock.of(demo_plant.DT),
-        truth=worlds.ahead(question.added)[:, own], scale=worlds.channels[:, own].std(axis=0),
-        others=[report.Estimate(LINEAR, linear.effect(question.added)[:, own], short="linear")],
-    )  # fmt: skip
+    told, own = report.tell(fit, worlds.recording, question), demo_plant.outputs_of(question.effect)
+    added = held({str(question.cause): question.change}, HORIZON, HELD)
+    if not isinstance(told, report.WhatIf):
+        return told
+    beside = [report.Estimate(LINEAR, linear.effect(added)[:, own], short="linear")]
+    scale = worlds.channels[:, own].std(axis=0)
+    return replace(told, label="Counterflow", truth=worlds.ahead(added)[:, own], others=beside, scale=scale)
 
 
 def compose(recording: Recording, fit: Fit, sections: Sequence[Section], steps: int, seed: int) -> report.Report:

@@ -11,6 +11,7 @@ import asyncio
 import json
 import select
 from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from http import HTTPStatus
 from itertools import islice
@@ -36,69 +37,69 @@ _FAREWELLS = {
 
 
 class Room:
-    """Who holds a connection."""
+    """Who holds a connection; ``most`` of them are let by the operating system."""
 
     def __init__(self, most: int = GUESTS + STRANGERS) -> None:
         self._guests_at_most, self._strangers_at_most = min(GUESTS, most // 2), min(STRANGERS, most // 2)
         self.guests: dict[Connection, None] = {}  # the first came in first
         self._strangers: dict[str, dict[Connection, None]] = {}  # by address
-        self.strangers = 0
         self.leaving = 0
         self.closed: Counter[str] = Counter()  # why, how often
 
+    @property
+    def strangers(self) -> int:
+        return sum(map(len, self._strangers.values()))
+
     def enter(self, new: Connection) -> bool:
         """A stranger connects; whether there is room."""
-        self._strangers.setdefault(new.address, {})[new] = None
-        self.strangers += 1
-        crowd = new.address
-        if len(self._strangers[crowd]) <= min(STRANGERS_OF_ADDRESS, self._strangers_at_most):
+        crowd = self._strangers.setdefault(new.address, {})
+        crowd[new] = None
+        if len(crowd) <= min(STRANGERS_OF_ADDRESS, self._strangers_at_most):
             if self.strangers <= self._strangers_at_most:
                 return True
-            crowd = max(self._strangers, key=lambda address: len(self._strangers[address]))
-        oldest = islice(self._strangers[crowd], LOOKED_AT)
-        silent = next((each for each in oldest if each.silent and each is not new and not each.unread), None)
-        if silent is None:
-            self.closed["no room"] += 1
-            return False
-        self.closed["pushed out"] += 1
-        silent.abort()
-        return True
+            crowd = max(self._strangers.values(), key=len)
+        oldest = islice(crowd, LOOKED_AT)
+        if self._push_out(each for each in oldest if each is not new and each.silent and not each.unread):
+            return True
+        self.closed["no room"] += 1
+        return False
 
     def admit(self, known: Connection) -> None:
         """A stranger has shown that it may come in. For the newest guest, the oldest silent one may have to go."""
-        if known in self.guests or known not in self._strangers.get(known.address, ()):
+        if known not in self._strangers.get(known.address, ()):
             return
         self.leave(known)
-        silent = None
         if len(self.guests) >= self._guests_at_most:
-            silent = next((each for each in self.guests if each.silent), None)
+            self._push_out(each for each in self.guests if each.silent)
         self.guests[known] = None
-        if silent is not None:
+
+    def _push_out(self, silent: Iterator[Connection]) -> bool:
+        """The first of these goes, if there is one."""
+        found = next(silent, None)
+        if found is not None:
             self.closed["pushed out"] += 1
-            silent.abort()
+            found.abort()
+        return found is not None
 
     def leave(self, gone: Connection) -> None:
         """A connection has ended, or is no stranger's any more."""
         self.guests.pop(gone, None)
         here = self._strangers.get(gone.address, {})
-        if gone in here:
-            del here[gone]
-            self.strangers -= 1
-            if not here:
-                del self._strangers[gone.address]
+        here.pop(gone, None)
+        if not here:
+            self._strangers.pop(gone.address, None)
 
 
 class Connection(H11Protocol):
     """One connection; uvicorn itself refuses requests but lets any number of silent connections stay."""
 
     address = ""
-    _deadline: asyncio.TimerHandle | None = None
-    _stalled: asyncio.TimerHandle | None = None
     _leaving = False
 
     def __init__(self, *, room: Room, app_state: dict[str, Any], **given: Any) -> None:
         super().__init__(app_state={**app_state, "let_in": self.let_in}, **given)
         self._room, self._guests_idle_seconds = room, self.timeout_keep_alive
+        self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
         self.timeout_keep_alive = STRANGERS_IDLE_SECONDS
 
     def let_in(self) -> None:
@@ -131,7 +132,7 @@ class Connection(H11Protocol):
         super().connection_made(transport)
         self.address = address_of({"client": self.client})
         if self._room.enter(self):
-            self._set_deadline()
+            self._expect(self._too_late, HEAD_SECONDS)
         else:
             self._send_away(HTTPStatus.SERVICE_UNAVAILABLE)
 
@@ -141,45 +142,40 @@ class Connection(H11Protocol):
             return
         super().data_received(data)
         if self.silent and not self.transport.is_closing():
-            self._set_deadline()
+            self._expect(self._too_late, HEAD_SECONDS)
         else:
-            self._clear_deadline()
+            self._calm(self._too_late)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The other end, or this one, has closed."""
         self._room.leave(self)
         self._room.leaving -= self._leaving
-        self._clear_deadline()
-        self._clear_stalled()
+        self._calm(self._too_late, self._stall)
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
         """More was sent than the other end takes."""
         super().pause_writing()
-        self._clear_stalled()
-        self._stalled = self.loop.call_later(STALLED_SECONDS, self._stall)
+        self._calm(self._stall)
+        self._expect(self._stall, STALLED_SECONDS)
 
     def resume_writing(self) -> None:
         """It has taken enough."""
         super().resume_writing()
-        self._clear_stalled()
+        self._calm(self._stall)
 
-    def _set_deadline(self) -> None:
-        if self._deadline is None:
-            self._deadline = self.loop.call_later(HEAD_SECONDS, self._too_late)
+    def _expect(self, otherwise: Callable[[], None], seconds: float) -> None:
+        """Do it after these seconds, counted from the first time that it was expected, unless it is called off."""
+        if otherwise not in self._timers:
+            self._timers[otherwise] = self.loop.call_later(seconds, otherwise)
 
-    def _clear_deadline(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-
-    def _clear_stalled(self) -> None:
-        if self._stalled is not None:
-            self._stalled.cancel()
-            self._stalled = None
+    def _calm(self, *expected: Callable[[], None]) -> None:
+        for each in expected:
+            if each in self._timers:
+                self._timers.pop(each).cancel()
 
     def _too_late(self) -> None:
-        self._deadline = None
+        self._calm(self._too_late)
         if self._leaving or not self.silent:
             return
         self._room.closed["too slow"] += 1
@@ -189,7 +185,6 @@ class Connection(H11Protocol):
             self.abort()
 
     def _stall(self) -> None:
-        self._stalled = None
         self._room.closed["too slow"] += 1
         self.abort()
 

@@ -119,7 +119,7 @@ class Guard:
             self._limit(address)
         else:
             reply.who = entry.who
-            scope.get("state", {}).get("let_in", _nothing)()
+            scope.get("state", {}).get("let_in", lambda: None)()  # where connections are told apart
             if entry.cookie is not None:
                 await reply.answer(RedirectResponse("/", 303, {"set-cookie": entry.cookie}))
                 return
@@ -130,9 +130,12 @@ class Guard:
         if entry is not None and admission.is_page(scope):  # takes no time
             await self._app(scope, incoming.replayed(body), reply.send)
             return
-        limit, visitor = (self._strangers, address) if entry is None else (self.limit, _visitor(scope, entry))
+        limit, visitor = self._strangers, address
+        if entry is not None:  # places are shared by a browser's tabs; of scripts, which share a token, by connections
+            known = admission.is_visitor(entry.who)
+            limit, visitor = self.limit, entry.who if known else str(scope.get("client"))
         if not await limit.take(visitor):
-            raise _busy()
+            raise _come_back(503, "busy", "the console is busy with other requests", connection="keep-alive")
         try:
             await self._app(scope, incoming.replayed(body), reply.send)
         finally:
@@ -147,19 +150,10 @@ class Guard:
         """Whoever holds the right token is never kept out by what others at the same address do."""
         wait = self._visits.take(address)
         if wait:
-            raise _too_many("too many requests from this address", wait)
+            raise _come_back(429, "too-many", "too many requests from this address", wait)
         wait = self._failures.take(address) if code == "wrong-token" else 0.0
         if wait:
-            raise _too_many("too many wrong tokens from this address", wait)
-
-
-def _nothing() -> None:
-    """Where connections are not told apart."""
-
-
-def _visitor(scope: Scope, entry: Entry) -> str:
-    """Who shares places: a browser's tabs; of scripts, which share one token, each connection."""
-    return entry.who if admission.is_visitor(entry.who) else str(scope.get("client"))
+            raise _come_back(429, "too-many", "too many wrong tokens from this address", wait)
 
 
 class _Reply:
@@ -211,14 +205,9 @@ class _Reply:
         await response(self._scope, self._receive, self.send)
 
 
-def _too_many(what: str, wait: float) -> Refused:
-    seconds = max(1, math.ceil(wait))
-    return Refused(429, "too-many", f"{what}: try again in {seconds} s.", {"retry-after": str(seconds)})
-
-
-def _busy() -> Refused:
-    said = "the console is busy with other requests: try again in 1 s."
-    return Refused(503, "busy", said, {"retry-after": "1", "connection": "keep-alive"})
+def _come_back(status: int, code: str, said: str, wait: float = 1.0, **headers: str) -> Refused:
+    seconds = str(max(1, math.ceil(wait)))
+    return Refused(status, code, f"{said}: try again in {seconds} s.", {"retry-after": seconds, **headers})
 
 
 def _too_large() -> Refused:

@@ -44,33 +44,13 @@ STOPPING = 3  # seconds for answers that are being computed when the console is 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a console listens."""
+    """Where a console listens; ``private``: only this machine can reach it; ``names`` under which a browser may."""
 
     listener: socket.socket
     host: str
-
-    @property
-    def address(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-        """Of the listener."""
-        return ipaddress.ip_address(self.listener.getsockname()[0])
-
-    @property
-    def port(self) -> int:
-        """Of the listener: never 0."""
-        return int(self.listener.getsockname()[1])
-
-    @property
-    def private(self) -> bool:
-        """Whether only this machine can reach it."""
-        return self.address.is_loopback
-
-    @property
-    def names(self) -> list[str]:
-        """Names under which a browser may reach it, the one to tell first."""
-        mine = [socket.gethostname()] if self.address.is_unspecified else [self.host]
-        if not self.private and not self.address.is_unspecified:
-            mine.append(str(self.address))
-        return list(dict.fromkeys(name.lower() for name in (*mine, "127.0.0.1", "localhost", "::1")))
+    port: int
+    private: bool
+    names: Sequence[str]  # the one to tell first
 
 
 def serve(
@@ -123,7 +103,13 @@ def listen(host: str, port: int) -> Place:
     try:
         listener = socket.create_server(address[:2], family=family)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # or a small answer waits 40 ms for company
-        return Place(listener, host)
+        found, port = listener.getsockname()[:2]
+        number = ipaddress.ip_address(found)
+        mine = [socket.gethostname()] if number.is_unspecified else [host]
+        if not number.is_loopback and not number.is_unspecified:
+            mine.append(str(number))
+        names = dict.fromkeys(name.lower() for name in (*mine, "127.0.0.1", "localhost", "::1"))
+        return Place(listener, host, port, number.is_loopback, list(names))
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise OptionError(
