@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,24 +92,6 @@ def inputs_given(
     return found
 
 
-def laws_given(plant: Described, option: str, texts: Sequence[str]) -> dict[str, dict[str, Law]]:
-    """{unit: {input: law}} of ``boiler.valve=manual``, ``boiler.valve=pid gain=2 integral_time=10`` and so on."""
-    found: dict[str, dict[str, Law]] = {}
-    for text in texts:
-        place, equals, words = text.partition("=")
-        if not equals:
-            raise OptionError(f"{option} {text!r}: give UNIT.INPUT=LAW, such as boiler.valve=manual.")
-        owner, slash, channel = place.strip().partition("/")
-        named = f"{owner}.{channel}" if slash and owner in [each.name for each in plant.units] else place.strip()
-        unit, name = input_of(plant, option, named)
-        try:
-            law = law_from_words(words)
-        except ModelError as error:
-            raise OptionError(f"{option} {text!r}: {error}") from None
-        _put(found.setdefault(unit, {}), name, law, option, f"{unit}.{name}")
-    return found
-
-
 def _schedule(plant: Described, path: Path, causes: Sequence[str]) -> dict[str, dict[str, Any]]:
     """{unit: {input channel: series}} of a table with columns ``channel`` or ``unit.channel``."""
     if not path.is_file():
@@ -153,30 +135,46 @@ class FormReader:
         if entry.form in (Form.CHANGES, Form.PAST):
             return self._moves(entry.form is Form.PAST)
         name = entry.option or entry.name
-        option, value = dashed(name), self.given[name]
-        if entry.form is Form.PLAN:
-            return inputs_given(self.plant, option, value or ())
-        if entry.form is Form.LAWS:
-            return laws_given(self.plant, option, value or ())
-        if entry.form is Form.TARGET:
-            return self._target(option, value)
-        if entry.form is Form.LEVERS:
-            return self._levers(option, value)
-        if entry.form in (Form.STEPS, Form.ROW) and isinstance(value, str):
-            return self._counted(entry.form, option, value)
-        return entry.default if value is None or value == [] else value
+        value, read = self.given[name], _READERS.get(entry.form)
+        if value is None or value == []:
+            return entry.default
+        return value if read is None else read(self, dashed(name), value)
 
-    def _counted(self, form: Form, option: str, text: str) -> Any:
-        """Rows and steps as numbers; dates and durations as they are, for whoever knows the rows."""
-        if text.strip().lstrip("+-").isdigit():
-            if form is Form.STEPS and int(text) < 1:
-                raise OptionError(f"{option} {text}: give at least 1.")
-            return int(text)
-        if form is Form.STEPS:
+    def _plan(self, option: str, texts: Sequence[str]) -> dict[str, dict[str, float]]:
+        return inputs_given(self.plant, option, texts)
+
+    def _laws(self, option: str, texts: Sequence[str]) -> dict[str, dict[str, Law]]:
+        """{unit: {input: law}} of ``boiler.valve=manual``, ``boiler.valve=pid gain=2 integral_time=10`` and so on."""
+        found: dict[str, dict[str, Law]] = {}
+        for text in texts:
+            place, equals, words = text.partition("=")
+            if not equals:
+                raise OptionError(f"{option} {text!r}: give UNIT.INPUT=LAW, such as boiler.valve=manual.")
+            owner, slash, channel = place.strip().partition("/")
+            named = f"{owner}.{channel}" if slash and owner in [u.name for u in self.plant.units] else place.strip()
+            unit, name = input_of(self.plant, option, named)
+            try:
+                law = law_from_words(words)
+            except ModelError as error:
+                raise OptionError(f"{option} {text!r}: {error}") from None
+            _put(found.setdefault(unit, {}), name, law, option, f"{unit}.{name}")
+        return found
+
+    def _steps(self, option: str, text: str) -> Any:
+        """A number, or a duration in steps."""
+        if not text.strip().lstrip("+-").isdigit():
             return as_steps(text, self.plant.dt, option)
-        if as_duration(text) is None:
-            as_datetime(text, option)
-        return text
+        if int(text) < 1:
+            raise OptionError(f"{option} {text}: give at least 1.")
+        return int(text)
+
+    def _row(self, option: str, value: str | int) -> Any:
+        """A number; dates and durations as they are, for whoever knows the rows."""
+        if isinstance(value, int) or value.strip().lstrip("+-").isdigit():
+            return int(value)
+        if as_duration(value) is None:
+            as_datetime(value, option)
+        return value
 
     def _moves(self, past: bool) -> Moves:
         """What is changed from now on, or in the past: held or added to."""
@@ -205,7 +203,7 @@ class FormReader:
             raise OptionError("--duration goes with --change; a schedule says itself how long it lasts.")
         rows = max(len(column) for channels in read.values() for column in channels.values())
         asked = self.given.get("horizon")
-        steps = max(_HORIZON, rows) if asked is None else self._counted(Form.STEPS, "--horizon", str(asked))
+        steps = max(_HORIZON, rows) if asked is None else self._steps("--horizon", str(asked))
         self.given["horizon"] = str(steps)
         if rows > steps:
             raise DataError(f"the schedule has {rows} rows, more than --horizon {steps}: give a longer horizon.")
@@ -245,3 +243,9 @@ class FormReader:
                 raise unknown_name("unit", text, names)
             found[unit] = list(dict.fromkeys([*found.get(unit, []), *channels]))
         return found
+
+
+_READERS: Mapping[Form, Callable[[FormReader, str, Any], Any]] = {  # all others are taken as they are
+    Form.PLAN: FormReader._plan, Form.LAWS: FormReader._laws, Form.TARGET: FormReader._target,
+    Form.LEVERS: FormReader._levers, Form.STEPS: FormReader._steps, Form.ROW: FormReader._row,
+}  # fmt: skip

@@ -73,16 +73,11 @@ def simulate(
 
 
 def _random(given: dict[str, Any], seed: int) -> Plant:
-    for key in ("units", "inputs", "outputs"):
-        if key in given:
-            given[key] = _count_or_names(given[key], key)
+    """``units``, ``inputs`` and ``outputs`` are counts, or names with commas between them."""
+    for key in {"units", "inputs", "outputs"} & set(given):
+        text = given[key]
+        names = [name.strip() for name in text.split(",")]
+        if not all(names):
+            raise OptionError(f"--{key} {text!r}: give a count, or names with commas between them.")
+        given[key] = int(text) if text.strip().isdecimal() and len(text) < 9 else names
     return random_plant(**given, rng=seed)
-
-
-def _count_or_names(text: str, what: str) -> int | list[str]:
-    if text.strip().isdecimal() and len(text) < 9:
-        return int(text)
-    names = [name.strip() for name in text.split(",")]
-    if not all(names):
-        raise OptionError(f"--{what} {text!r}: give a count, or names with commas between them.")
-    return names

@@ -8,6 +8,7 @@ import math
 import re
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs
@@ -79,11 +80,6 @@ class Rules:
     token: Token | None = None
     metrics: Token | None = None
 
-    @property
-    def hosts(self) -> dict[str, str]:
-        """The origin that a Host header stands for."""
-        return {origin.partition("://")[2]: origin for origin in self.origins}
-
 
 def origin(scheme: str, host: str, port: int) -> str:
     """An address without a path, as a browser writes it."""
@@ -101,7 +97,7 @@ def own_origin(scope: Scope, headers: Headers, rules: Rules) -> str:
     given = headers.getlist("host")
     host, port = scope.get("server") or ("", None)
     arrived = [origin("http", host, port)] if port is not None and _is_number(host) else []
-    known = Rules([*arrived, *rules.origins]).hosts
+    known = {address.partition("://")[2]: address for address in [*arrived, *rules.origins]}
     if len(given) == 1 and given[0].lower() in known:
         return known[given[0].lower()]
     told = ", ".join(repr(value[:100]) for value in given) or "none"
@@ -144,8 +140,15 @@ def admit(rules: Rules, scope: Scope, headers: Headers, own: str, now: float) ->
     token = rules.token
     if token is None:
         return Entry("anyone")
-    name, in_address = cookie_name(own), _token_in_query(scope)
-    shown, cookies = _credentials(headers, name)
+    name, in_address = cookie_name(own), None
+    if scope["path"] == "/" and scope["method"] == "GET":
+        with suppress(ValueError):
+            found = parse_qs(bytes(scope.get("query_string", b"")), max_num_fields=20)
+            in_address = next(iter(found.get(b"token", ())), None)
+    bearers = [value.strip().partition(" ") for value in headers.getlist("authorization")]
+    shown = [shown.strip().encode("latin-1") for scheme, _, shown in bearers if scheme.lower() == "bearer"]
+    sent = [each[name] for each in map(cookie_parser, headers.getlist("cookie")) if name in each]
+    cookies = [value.encode("latin-1") for value in sent]
     if scope["path"] == METRICS and rules.metrics is not None and any(map(rules.metrics.matches, shown[:MOST_TOKENS])):
         return Entry("monitoring")
     given = [*shown, *([] if in_address is None else [in_address])][:MOST_TOKENS]
@@ -193,24 +196,6 @@ def is_page(scope: Scope) -> bool:
     return scope["method"] in ("GET", "HEAD") and (path in ("/", "/favicon.ico") or path.startswith("/static/"))
 
 
-def _token_in_query(scope: Scope) -> bytes | None:
-    if scope["path"] != "/" or scope["method"] != "GET":
-        return None
-    try:
-        found = parse_qs(bytes(scope.get("query_string", b"")), max_num_fields=20)
-    except ValueError:
-        return None
-    return next(iter(found.get(b"token", ())), None)
-
-
 def cookie_name(own: str) -> str:
     """Of the console at an address: cookies do not tell ports apart, their names must."""
     return "_".join(["counterflow", *re.findall(r"\w+", own)])
-
-
-def _credentials(headers: Headers, cookie: str) -> tuple[list[bytes], list[bytes]]:
-    """The tokens in a request's Authorization headers, and this console's cookies."""
-    given = [value.strip().partition(" ") for value in headers.getlist("authorization")]
-    found = [token.strip() for scheme, _, token in given if scheme.lower() == "bearer"]
-    cookies = [each[cookie] for each in map(cookie_parser, headers.getlist("cookie")) if cookie in each]
-    return [token.encode("latin-1") for token in found], [value.encode("latin-1") for value in cookies]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from contextlib import suppress
 from typing import Any
 
 from counterflow.console import forms
@@ -22,17 +22,8 @@ KINDS = {"json": "application/json", "csv": "text/csv; charset=utf-8", "html": "
 _TABS = {question.tab: question for question in QUESTIONS.values()}
 
 
-@dataclass(frozen=True)
-class Answered:
-    """What a page draws, and what it was made from."""
-
-    content: dict[str, Any]
-    request: Request
-    answer: Answer
-
-
-def answer(seat: Seat, question: type[Request], asked: Any) -> Answered:
-    """Ask at a seat."""
+def answer(seat: Seat, question: type[Request], asked: Any) -> tuple[AnswerResponse, Request, Answer]:
+    """Ask at a seat: what a page draws, and what it was made from."""
     unit = next(getattr(asked, e.name) for e in question.form if e.form in (Form.UNIT, Form.UNITS))
     described = seat.part_of(unit).unit
     seat.refuse(question.tab)
@@ -55,18 +46,18 @@ def answer(seat: Seat, question: type[Request], asked: Any) -> Answered:
     window = found.window().sentence(drawn[0]) if question.windowed else ""
     tables = [vars(table) for table in found.tables()]
     content = envelope(question.tab, seat, sentence, found.caveats)
-    content |= {"kind": found.kind, "window": window, "tables": tables}
-    return Answered(content | found.view(drawn, seat), request, found)
+    content |= {"kind": found.kind, "window": window, "tables": tables, **found.view(drawn, seat)}
+    return AnswerResponse.model_validate(content), request, found
 
 
 def export(seat: Seat, question: Any, kind: str) -> bytes:
     """Ask, and write the answer down: JSON as a page gets it, CSV of all channels and rows, HTML as a report."""
-    answered = answer(seat, _TABS[question.kind], question)
+    content, request, found = answer(seat, _TABS[question.kind], question)
     if kind == "json":
-        content = AnswerResponse.model_validate(answered.content).model_dump(mode="json", exclude_unset=True)
-        told = {"question": question.model_dump(mode="json"), "answer": content}
+        answered = content.model_dump(mode="json", exclude_unset=True)
+        told = {"question": question.model_dump(mode="json"), "answer": answered}
         return json.dumps(told, indent=1, ensure_ascii=False).encode()
-    return _csv(answered.answer) if kind == "csv" else _html(seat, answered).encode()
+    return _csv(found) if kind == "csv" else _html(seat, request, found).encode()
 
 
 def _csv(found: Answer) -> bytes:
@@ -82,23 +73,19 @@ def _csv(found: Answer) -> bytes:
     return as_csv(frame if found.level is None else frame.with_columns(level=pl.lit(found.level)))
 
 
-def _html(seat: Seat, answered: Answered) -> str:
-    told = section(answered.request.words(seat.plant), answered.answer, Clock.of(seat.plant.dt))
+def _html(seat: Seat, request: Request, found: Answer) -> str:
     graph = None
     if not seat.refusals["graph"]:
-        try:
+        with suppress(CounterflowError):
             graph = seat.graph(0.05)
-        except CounterflowError:
-            graph = None
     seen, source = "the server" if seat.unit is None else seat.unit, seat.provenance
     provenance = {} if source is None else {
         "fit": str(source), "Counterflow": source.version, "method": source.method,
         "data": f"SHA-256 {source.data_digest}",
     }  # fmt: skip
-    report = Report(
+    return render(Report(
         f"A question asked at {seen}",
         f"Asked in the console at the seat of {seen}, of a fit by method {seat.method!r}.",
-        units=tuple(part.unit for part in seat.parts.values()), notes=seat.caveats,
-        provenance=provenance, graph=graph,
-    )  # fmt: skip
-    return render(report.with_sections([told]))
+        (section(request.words(seat.plant), found, Clock.of(seat.plant.dt)),),
+        tuple(part.unit for part in seat.parts.values()), notes=seat.caveats, provenance=provenance, graph=graph,
+    ))  # fmt: skip

@@ -94,7 +94,7 @@ def application(opened: Opened) -> FastAPI:
 
 def _asking(question: type[AnyQuestion]) -> Callable[..., AnswerResponse]:
     def asked(seat: Here, question: Any) -> AnswerResponse:
-        return AnswerResponse.model_validate(answers.answer(seat, kind, question).content)
+        return answers.answer(seat, kind, question)[0]
 
     kind, asked.__name__ = question, question.tab
     asked.__annotations__["question"] = forms.FORMS[question.kind]

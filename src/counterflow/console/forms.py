@@ -70,26 +70,21 @@ class InputChange(OfInput):
                 f"{where}: shape 'series' needs values, one a step" if values is None
                 else f"{where}: values go with shape 'series', not with {self.shape!r}"
             )  # fmt: skip
-        out = np.zeros(horizon)
+        rows = np.arange(horizon) - self.start
         if values is not None:
             if len(values) > horizon:
                 raise DataError(
                     f"{where}: {len(values)} values are more than the {horizon} steps of the horizon: ask for more "
                     "steps, or give fewer values"
                 )
-            out[: len(values)] = values
-            return out
+            return np.pad(np.asarray(values, np.float64), (0, horizon - len(values)))
         if self.shape == "step":
-            out[self.start :] = self.size
-            return out
+            return np.where(rows >= 0, self.size, 0.0)
         if length is None:
             raise DataError(f"{where}: shape {self.shape!r} needs a length")
         if self.shape == "pulse":
-            out[self.start : self.start + length] = self.size
-        else:
-            rise = np.arange(1, horizon - self.start + 1) / length
-            out[self.start :] = self.size * np.minimum(rise, 1.0)
-        return out
+            return np.where((rows >= 0) & (rows < length), self.size, 0.0)
+        return self.size * np.clip((rows + 1) / length, 0.0, 1.0)
 
     def words(self, seat: Seat) -> tuple[str, str]:
         """The input, and what becomes of it: "boiler fuel" and "+5 % for 10 steps"."""
@@ -252,9 +247,5 @@ class Export(Question):
 
 def read(seat: Seat, question: type[Request], asked: Any) -> dict[str, Any]:
     """The entries of a form."""
-    given = {}
-    for entry in question.form:
-        if entry.page:
-            value = getattr(asked, entry.name)
-            given[entry.name] = ENTRIES[entry.form][1](seat, entry.name, value, asked)
-    return given
+    entries = [(entry.name, ENTRIES[entry.form][1]) for entry in question.form if entry.page]
+    return {name: reader(seat, name, getattr(asked, name), asked) for name, reader in entries}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from counterflow.arrays import FloatArray
@@ -95,7 +95,9 @@ def _saved(model: Path, data: Path | Recording | None, policies: Sequence[Path])
         if gate is not None:  # as between machines, controllers answer where their policies let them
             silent = [name for name, reactor in asked.reactors.items() if reactor.columns and not gate.reacts(name)]
             asked = asked.running(asked.reactors, silent=silent)
-    checked = _checks(whole, recording)
+    checked: Callable[[], Checks] | str = "checks need all parts of a fit: run counterflow check where they are"
+    if whole is not None:
+        checked = cache(partial(check, whole, recording if whole.privacy is None else None))
     seats: dict[str, Seat] = {}
     for name, part in parts.items():
         measured = reason if recording is None else _measured(recording, part, asked)
@@ -119,13 +121,6 @@ def _unit_seat(
         server.method, measured, server, record, losses, None if fit is None else fit.privacy,
         distinct((*told, *part.caveats)), checked, record.provenance, record.calendar,
     )  # fmt: skip
-
-
-def _checks(fit: Fit | None, recording: Recording | None) -> Callable[[], Checks] | str:
-    if fit is None:
-        return "checks need all parts of a fit: run counterflow check where they are"
-    whole, rows = fit, recording if fit.privacy is None else None
-    return cache(lambda: check(whole, rows))
 
 
 def _recording(model: Path, data: Path | Recording | None, record: Record) -> Recording | None:

@@ -78,13 +78,6 @@ class CaveatResponse(BaseModel):
     weight: Literal["fails", "caution", "choice"]
 
 
-class FitResponse(BaseModel):
-    """The fit that an answer comes from."""
-
-    id: str
-    fitted: str
-
-
 class Course(BaseModel, extra="allow"):
     """One channel, one number a row: series by their names, such as ``mean``, ``lower`` and ``upper`` of the change
     (effect) or of the value, ``factual``, ``baseline`` without the change, ``shares``."""
@@ -112,7 +105,7 @@ class AnswerResponse(BaseModel, extra="allow"):
     kind: str
     method: str
     dt: float
-    fit: FitResponse | None
+    fit: dict[str, str] | None  # that it comes from: id, and when it was fitted
     sentence: str
     controllers: str | None
     caveats: list[CaveatResponse]
@@ -213,13 +206,6 @@ class UnitResponse(BaseModel):
     outputs: list[OutputResponse]
 
 
-class LoopResponse(BaseModel):
-    unit: str
-    input: str
-    reads: str
-    law: str
-
-
 class PlantResponse(BaseModel):
     seat: str
     kind: Literal["unit", "server"]
@@ -235,7 +221,7 @@ class PlantResponse(BaseModel):
     assumptions: list[str]  # what every answer rests on, and no check can show
     status: str
     controllers: bool  # whether some are known, and answers can be about the running plant
-    loops: list[LoopResponse]  # those of this seat's unit, which can be supposed to follow another law
+    loops: list[dict[str, str]]  # unit, input, reads, law: those of this unit, which can be supposed to follow another
 
 
 @view("/{seat}/plant", "Units, channels, and what may be asked")
@@ -257,7 +243,7 @@ def plant(seat: Here) -> PlantResponse:
         caveats=[CaveatResponse.model_validate(caveat.to_view()) for caveat in seat.caveats],
         assumptions=list(assumptions(seat.method in ("sufficient", "centralized"), from_logs)),
         status="" if seat.record is None else str(seat.record.status), controllers=seat.controlled,
-        loops=[LoopResponse.model_validate(loop) for loop in seat.loops],
+        loops=seat.loops,
     )  # fmt: skip
 
 

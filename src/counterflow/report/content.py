@@ -174,7 +174,11 @@ class Told(Section):
         found, at, truth = self.answer, self.headline_index, self.truth
         if isinstance(found, Restoration):
             text = f"{found.sentence()} Expected then: {found.expected()}."
-            return text if truth is None else f"{text} In truth: {wording.listed(self._true_ends(truth))}."
+            if truth is None:
+                return text
+            ends = [(self.channels[k], wording.number(float(truth[-1, k]), sign=True)) for k in self.drawn]
+            told = [f"{channel.name} {wording.quantity(value, channel.unit)}" for channel, value in ends]
+            return f"{text} In truth: {wording.listed(told)}."
         text = found.sentence(self.headline)
         if truth is None or not isinstance(found, Counterfactual):
             return text
@@ -185,10 +189,6 @@ class Told(Section):
         values = (v[row, at] for v in (found.factual, found.mean, truth))
         was, would, true = (wording.quantity(wording.number(float(value)), unit) for value in values)
         return f"{text} It was {was} and would have been {would}, in truth {true}."
-
-    def _true_ends(self, truth: FloatArray) -> list[str]:
-        ends = [(self.channels[k], wording.number(float(truth[-1, k]), sign=True)) for k in self.drawn]
-        return [f"{channel.name} {wording.quantity(value, channel.unit)}" for channel, value in ends]
 
 
 @dataclass(frozen=True)
