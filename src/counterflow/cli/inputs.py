@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from counterflow import wording
-from counterflow.cli.unit_logs import read_columns
 from counterflow.control import Law, law_from_words
+from counterflow.data import open_table
 from counterflow.data.formats import is_table
 from counterflow.errors import DataError, ModelError, OptionError, StorageError
 from counterflow.fits.fit import Fit
@@ -96,14 +96,16 @@ def _schedule(plant: Described, path: Path, causes: Sequence[str]) -> dict[str, 
     """{unit: {input channel: series}} of a table with columns ``channel`` or ``unit.channel``."""
     if not path.is_file():
         raise StorageError(f"there is no file {str(path)!r}: check the path.")
-    found: dict[str, dict[str, Any]] = {}
-    rows = 0
-    for name, series in read_columns(path).items():
-        unit, channel = input_of(plant, "--schedule: column", name, causes)
-        found.setdefault(unit, {})[channel] = series
-        rows = len(series)
-    if not rows:
+    table = open_table(path)
+    if not table.rows:
         raise DataError(f"{str(path)!r} has no rows: give one row a step.")
+    found: dict[str, dict[str, Any]] = {}
+    for name, numbers in table.batches(table.names):
+        table.refuse_text(name, numbers)
+        for row in np.flatnonzero(np.isnan(numbers.values))[:1]:
+            raise DataError(f"{path.name}: {name!r} is empty in row {row}{table.place(int(row))}")
+        unit, channel = input_of(plant, "--schedule: column", name, causes)
+        found.setdefault(unit, {})[channel] = numbers.values
     return found
 
 

@@ -8,29 +8,21 @@ from __future__ import annotations
 
 import difflib
 import json
-import math
 import re
 import tomllib
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import product
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
-import numpy as np
-
-from counterflow.arrays import FloatArray
 from counterflow.errors import CounterflowError, ModelError, StorageError
-from counterflow.plant.plant import LETTERS
 
 Key = str | int
 TomlPath = tuple[Key, ...]
-T = TypeVar("T")
-Reader = Callable[[TomlPath, Any], Any]  # what an entry must be, from where it stands and what stands there
 
 LARGEST_FILE = 16 << 20  # bytes
-_MOST_ENTRIES = 10_000_000  # of a matrix: more is a mistake
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _PLACE = re.compile(r"\s*\(at line (\d+), column (\d+)\)$")
 # what may be missing at the end of a beginning: lists and tables, at most four deep, and texts of several lines
@@ -130,33 +122,24 @@ class Page:
         raise ModelError(f"{self.place(at)}{text.rstrip('.')}.")
 
     @contextmanager
-    def blaming(self, at: TomlPath) -> Iterator[None]:
-        """What the library refuses is told with the line that it comes from."""
+    def blaming(self, at: TomlPath, *inside: str) -> Iterator[None]:
+        """What the library refuses is told with the line that it comes from: of the key inside that it names first."""
         try:
             yield
         except CounterflowError as error:
-            if str(error).startswith(f"{self.path}:"):
+            text = str(error)
+            if text.startswith(f"{self.path}:"):
                 raise
-            raise ModelError(f"{self.place(at)}{str(error).removeprefix('fit: ')}") from error
-
-    def made(self, at: TomlPath, make: Callable[..., T], given: Mapping[str, Any], base: Mapping[str, Any]) -> T:
-        """What is made of a table; each entry is tried by itself first, to tell a mistake's line."""
-        known = dict(base)
-        for key, value in given.items():
-            with self.blaming((*at, key)):
-                make(**known | {key: value})
-            known |= {key: value} if key in known else {}
-        with self.blaming(at):
-            return make(**given)
-
-    # ---- tables
+            named = next((word for word in re.findall(r"\w+", text) if word in inside), None)
+            at = at if named is None else (*at, named)
+            raise ModelError(f"{self.place(at)}{text.removeprefix('fit: ')}") from error
 
     def has(self, *at: Key) -> bool:
         """Whether something stands there."""
         return _has(self.contents, at)
 
-    def table(self, at: TomlPath, keys: Sequence[str] | None = None) -> dict[str, Any]:
-        """A table, which may be left out; with ``keys`` it has no others."""
+    def table(self, at: TomlPath, keys: Sequence[str] | None = None, need: Sequence[str] = ()) -> dict[str, Any]:
+        """A table, which may be left out; with ``keys`` it has no others, and those of ``need``."""
         value: Any = self.contents
         for key in at:
             if isinstance(value, dict) and key not in value:
@@ -168,81 +151,15 @@ class Page:
             if keys is not None and key not in keys:
                 near = hint(key, keys) or f"; there are {', '.join(keys)}"
                 self.refuse((*at, key), f"this key is not known{near}")
-        return value
-
-    def read(self, at: TomlPath, readers: Mapping[str, Reader], need: Sequence[str] = ()) -> dict[str, Any]:
-        """What stands in a table, each entry as its reader has it; those of ``need`` must be there."""
-        given = self.table(at, tuple(readers))
         for key in need:
-            if key not in given:
-                self.refuse(at, f"{key!r} is missing")
-        return {key: readers[key]((*at, key), value) for key, value in given.items()}
-
-    def tables(self, at: TomlPath, given: Any, readers: Mapping[str, Reader], need: Sequence[str]) -> list[Any]:
-        """The same of tables in a list, or of [[tables]]."""
-        if not isinstance(given, list):
-            self.refuse(at, f"must be an array of tables: write [[{shown(at)}]] with {', '.join(readers)}")
-        return [self.read((*at, k), readers, need) for k in range(len(given))]
-
-    def unit_names(self) -> list[str]:
-        names = list(self.table(("units",)))
-        if not names:
-            self.refuse(("units",), "no unit is described; add [units.boiler] and so on")
-        return names
-
-    # ---- entries
+            if key not in value:
+                self.refuse(at, f"{key!r} is missing; add it")
+        return value
 
     def text(self, at: TomlPath, value: Any) -> str:
         if not isinstance(value, str):
             self.refuse(at, f"must be text in quotes, got {what(value)}")
         return value
-
-    def flag(self, at: TomlPath, value: Any) -> bool:
-        if not isinstance(value, bool):
-            self.refuse(at, f"must be true or false, got {what(value)}")
-        return value
-
-    def whole(self, at: TomlPath, value: Any, least: int = 0) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**63:
-            self.refuse(at, f"must be a whole number of at least {least} and below 2^63, got {what(value)}")
-        return value
-
-    def number(self, at: TomlPath, value: Any, infinite: bool = False) -> float:
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            self.refuse(at, f"must be a number, got {what(value)}")
-        try:
-            found = float(value)
-        except OverflowError:
-            self.refuse(at, "is too large a number")
-        if math.isnan(found) or (math.isinf(found) and not infinite):
-            self.refuse(at, f"must be a finite number, got {found:g}")
-        return found
-
-    def seconds(self, at: TomlPath, value: Any) -> float:
-        if isinstance(value, (int, float)) and not 0 < value < math.inf:
-            self.refuse(at, f"must be a finite number above 0, got {value:g}")
-        return self.number(at, value)
-
-    def limits(self, at: TomlPath, value: Any) -> tuple[float, float]:
-        remedy = "give [low, high] with low below high; an end may be inf"
-        if not isinstance(value, list) or len(value) != 2:
-            self.refuse(at, f"must be two numbers, got {what(value)}; {remedy}")
-        low, high = (self.number((*at, k), end, infinite=True) for k, end in enumerate(value))
-        if not low < high:
-            self.refuse(at, f"low {low:g} is not below high {high:g}; {remedy}")
-        return low, high
-
-    def matrix(self, at: TomlPath, value: Any) -> FloatArray:
-        if not isinstance(value, list) or not value or not all(isinstance(row, list) for row in value):
-            self.refuse(at, "must be a matrix: a list of rows, each a list of numbers")
-        width = len(value[0])
-        if len(value) * width > _MOST_ENTRIES:
-            self.refuse(at, "is too large a matrix")
-        for k, row in enumerate(value):
-            if len(row) != width:
-                self.refuse((*at, k), f"this row has {len(row)} numbers, the first has {width}")
-        rows = [[self.number((*at, k, i), entry) for i, entry in enumerate(row)] for k, row in enumerate(value)]
-        return np.array(rows, np.float64).reshape(len(rows), width)
 
     def file(self, at: TomlPath, value: Any, folders: bool = False) -> Path:
         """A file that is there; or a folder, where that will do."""
@@ -254,17 +171,6 @@ class Page:
             if found.is_file() or (folders and found.is_dir()):
                 return found
         self.refuse(at, f"there is no file {text!r}; paths are relative to {self.path.name}")
-
-    @contextmanager
-    def blaming_letter(self, at: TomlPath) -> Iterator[None]:
-        """For a model in place: what the library refuses points at the matrix that is named first."""
-        try:
-            yield
-        except CounterflowError as error:
-            words = str(error).replace(":", " ").split()
-            letter = next((word for word in words if word in LETTERS), None)
-            with self.blaming((*at, letter) if letter else at):
-                raise
 
 
 # ---- writing

@@ -191,121 +191,79 @@ log = "boiler.csv"
 inputs = ["valve"]
 outputs = ["pressure", "flow"]
 """
+PRIVATE = HEAD + "[privacy]\nepsilon = 1\ndelta = 1e-6\n"
+NAMED = HEAD + BOILER + "[[units.boiler.inputs]]\nname = 'valve'\n"
 FEDERATION_MISTAKES = [
     ("", "1: units: no unit is described"),
-    ("\n\n# nothing\n", "1: units: no unit is described"),
     ("[federation\n", "1: not TOML: "),
     ("a = 1\n\nb = = 2\n", "3: not TOML: "),
-    ('a = "open', "1: not TOML: "),
     (HEAD + BOILER + BOILER, "9: not TOML: "),
     (b"[federation]\nmethod = \"\xff\"\n", "2: byte 0xff is not UTF-8"),
-    ("\x00", "1: not TOML: "),
     ("a = " + "9" * 5000, " not TOML: "),
     ("a = " + "[" * 5000, " "),
     ("federation = 3\n", "1: federation: must be a table, got 3"),
-    ("units = 3\n", "1: units: must be a table"),
     ("[units]\nboiler = [1]\n", "2: units.boiler: must be a table, got a list of 1"),
     ("[[units.boiler]]\n", "1: units.boiler: must be a table"),
     ("[federaton]\n", "1: federaton: this key is not known; did you mean 'federation'?"),
-    (HEAD + "methd = 'x'\n", "3: federation.methd: this key is not known; did you mean 'method'?"),
     (HEAD + "zzz = 1\n", "3: federation.zzz: this key is not known; there are method, "),
     (HEAD + "method = 'suficient'\n", "3: federation.method: 'suficient' is not one of "),
-    (HEAD + "method = 5\n", "3: federation.method: must be text in quotes, got 5"),
     (HEAD + "method = 'oracle'\n", "3: federation.method: 'oracle' needs the true plant"),
-    (HEAD + "estimate = 'some'\n", "3: federation.estimate: option 'estimate' must be one of"),
     (HEAD + "estimate = [1]\n", "3: federation.estimate: option 'estimate' must be one of"),
     (HEAD + "method = 'penalty'\nestimate = 'all'\n", "4: federation.estimate: method 'penalty' has no option"),
-    (HEAD + "seed = -1\n", "3: federation.seed: must be a whole number of at least 0"),
-    (HEAD + "seed = 1.5\n", "3: federation.seed: must be a whole number of at least 0 and below 2^63, got 1.5"),
-    (HEAD + "seed = true\n", "3: federation.seed: must be a whole number of at least 0 and below 2^63, got True"),
-    (HEAD + f"seed = 1{'0' * 400}\n", "3: federation.seed: must be a whole number"),
-    (HEAD + "dt = 0\n", "3: federation.dt: must be a finite number above 0, got 0"),
-    (HEAD + "dt = inf\n", "3: federation.dt: must be a finite number above 0, got inf"),
-    (HEAD + f"dt = 1{'0' * 400}\n", "3: federation.dt: is too large a number"),
-    (HEAD + "dt = 1970-01-01\n", "3: federation.dt: must be a number"),
+    *((HEAD + f"seed = {seed}\n", "3: federation.seed: must be a whole number of at least 0 and below 2^63, got ")
+      for seed in ("-1", "1.5", "true", "1" + "0" * 400)),
+    *((HEAD + f"dt = {dt}\n", "3: federation.dt: dt is ") for dt in ("0", "inf", "1970-01-01", "1" + "0" * 400)),
     (HEAD + "dt = 2.5\n" + BOILER + WATER, "3: federation.dt: is 2.5, the recording's is 1"),
     (HEAD + "[options]\ntoll = 1\n", "4: options.toll: method 'sufficient' has no option 'toll'; did you mean 'tol'?"),
     (HEAD + "[options]\ntol = 'x'\n", "4: options.tol: option 'tol' must be a finite number"),
     (HEAD + "estimate='all'\n[options]\nestimate = 'all'\n", "5: options.estimate: stands in [federation], too"),
-    (HEAD + BOILER + WATER + "[privacy]\nepsilon = 1\n", "11: privacy: 'delta' is missing; give both"),
-    (HEAD + BOILER + WATER + "[privacy]\n", "11: privacy: 'epsilon' is missing; give both epsilon and delta, or leave"),
-    (HEAD + "[privacy]\nepsilon = 1\ndelta = 1e-6\nepsilom = 1\n", "6: privacy.epsilom: this key is not known; did"),
-    (HEAD + "[privacy]\nepsilon = -1\ndelta = 1e-6\n", "4: privacy.epsilon: Privacy: epsilon must be"),
-    (HEAD + "[privacy]\nepsilon = 1\ndelta = 1e-6\nwindow = 0\n", "6: privacy.window: Privacy: window must be"),
-    (HEAD + "[privacy]\nepsilon = 1\ndelta = 1e-6\nledger = 3\n", "6: privacy.ledger: must be text in quotes"),
-    (HEAD + "[privacy]\nepsilon = 1\ndelta = 1e-6\nmodels = [2, 0]\n", "6: privacy.models: Privacy: models have cost"),
+    (HEAD + "[privacy]\nepsilon = 1\n", "3: privacy: 'delta' is missing"),
+    (PRIVATE + "epsilom = 1\n", "6: privacy.epsilom: this key is not known; did"),
+    (PRIVATE.replace("1\n", "-1\n"), "4: privacy.epsilon: Privacy: epsilon must be"),
+    (PRIVATE + "ledger = 3\n", "6: privacy.ledger: must be text in quotes"),
+    (PRIVATE + "models = [2, 0]\n", "6: privacy.models: Privacy: models have cost"),
     (HEAD + "[units.x]\nmodell = 'a'\n", "4: units.x.modell: this key is not known; did you mean 'model'?"),
-    (HEAD + "[units.x]\nmodel = 'gone.safetensors'\n", "4: units.x.model: there is no file 'gone.safetensors'"),
-    (HEAD + "[units.x]\nmodel = 'models'\n", "4: units.x.model: there is no file 'models'"),
-    (HEAD + f"[units.x]\nmodel = '{'m' * 5000}'\n", "4: units.x.model: there is no file"),
+    *((HEAD + f"[units.x]\nmodel = '{name}'\n", "4: units.x.model: there is no file '")
+      for name in ("gone.safetensors", "models", "m" * 5000)),
     (HEAD + '[units.x]\nmodel = "a\\u0000b"\n', "4: units.x.model: must be the name of a file"),
     (HEAD + "[units.x]\nmodel = 'boiler.csv'\n", "4: units.x.model: "),
     (HEAD + "[units.x]\nmodel = 'recording.safetensors'\n", "4: units.x.model: "),
     (HEAD + BOILER + "model = 'models/boiler.safetensors'\n", "4: units.boiler.A: the model is given twice"),
     (HEAD + "[units.x]\nA = [[1.0]]\n", "3: units.x: the model lacks B, C, Q, R"),
-    (HEAD + BOILER.replace("[[0.5]]", "0.5"), "4: units.boiler.A: must be a matrix"),
-    (HEAD + BOILER.replace("[[0.5]]", "[]"), "4: units.boiler.A: must be a matrix"),
-    (HEAD + BOILER.replace("[[0.5]]", "[['a']]"), "4: units.boiler.A[0][0]: must be a number, got text 'a'"),
-    (HEAD + BOILER.replace("[[0.5]]", "[[nan]]"), "4: units.boiler.A[0][0]: must be a finite number, got nan"),
-    (HEAD + BOILER.replace("[[1.0], [2.0]]", "[\n[1.0],\n[2.0, 3.0]]"), "8: units.boiler.C[1]: this row has 2 numbers"),
+    (HEAD + BOILER.replace("[[0.5]]", "0.5"), "4: units.boiler.A: local model: A must be 2-D"),
+    (HEAD + BOILER.replace("[[0.5]]", "[['a']]"), "4: units.boiler.A: local model: A has dtype"),
+    (HEAD + BOILER.replace("[[0.5]]", "[[nan]]"), "4: units.boiler.A: local model: A holds nan at [0, 0]"),
+    (HEAD + BOILER.replace("[[1.0], [2.0]]", "[\n[1.0],\n[2.0, 3.0]]"), "6: units.boiler.C: local model: C cannot be"),
     (HEAD + BOILER.replace("[[0.5]]", "[[0.5, 1.0]]"), "4: units.boiler.A: local model: A must have shape (1, 1)"),
-    (HEAD + BOILER.replace("[[0.1]]", "[[-0.1]]"), "7: units.boiler.Q: Q of the local model is not positive"),
     (HEAD + BOILER.replace("[0.0, 1.0]]", "[0.5, 1.0]]"), "8: units.boiler.R: R of the local model is not symmetric"),
-    (HEAD + BOILER + "states = 0\n", "9: units.boiler.states: must be a whole number of at least 1"),
-    (HEAD + BOILER + "states = 3\n", "9: units.boiler.states: is 3, but the model has 1 states"),
-    (HEAD + BOILER + "inputs = 3\n", "9: units.boiler.inputs: must be a list of names"),
-    (HEAD + BOILER + "outputs = []\n", "9: units.boiler.outputs: is empty"),
-    (HEAD + BOILER + "inputs = [7]\n", "9: units.boiler.inputs[0]: must be a name or a table"),
-    (HEAD + BOILER + "inputs = ['a/b']\n", "9: units.boiler.inputs[0]: channel: name 'a/b' holds a slash"),
-    (HEAD + BOILER + "inputs = ['a', 'b']\n", "9: units.boiler.inputs: 2 inputs are named, but the model has 1"),
-    (HEAD + BOILER + "outputs = ['a', 'a']\n", "9: units.boiler.outputs[1].name: 'a' is used twice"),
-    (HEAD + BOILER + "inputs = ['flow']\noutputs = ['a', 'flow']\n", "3: units.boiler: unit 'boiler': channel name"),
-    (HEAD + BOILER + "[[units.boiler.inputs]]\nunit = '%'\n", "9: units.boiler.inputs[0]: 'name' is missing"),
-    (HEAD + BOILER + "[[units.boiler.inputs]]\nname = 1\n", "10: units.boiler.inputs[0].name: must be text"),
-    (
-        HEAD + BOILER + "[[units.boiler.inputs]]\nname = 'valve'\nlimit = [0, 1]\n",
-        "11: units.boiler.inputs[0].limit: this key is not known; did you mean 'limits'?",
-    ),
-    (
-        HEAD + BOILER + "[[units.boiler.inputs]]\nname = 'valve'\n\nlimits = [5, 3]\n",
-        "12: units.boiler.inputs[0].limits: low 5 is not below high 3; give [low, high]",
-    ),
-    (
-        HEAD + BOILER + "[[units.boiler.inputs]]\nname = 'valve'\nlimits = [1]\n",
-        "11: units.boiler.inputs[0].limits: must be two numbers, got a list of 1",
-    ),
-    (
-        HEAD + BOILER + "[[units.boiler.inputs]]\nname = 'valve'\nlimits = [nan, 1]\n",
-        "11: units.boiler.inputs[0].limits[0]: must be a finite number, got nan",
-    ),
-    (
-        HEAD + BOILER + "[[units.boiler.inputs]]\nname = 'valve'\nunit = 3\n",
-        "11: units.boiler.inputs[0].unit: must be text in quotes, got 3",
-    ),
-    (HEAD + BOILER + "inputs = ['valv']\n" + WATER, "9: units.boiler.inputs: valv; the recording has valve"),
+    (HEAD + BOILER + "states = 0\n", "9: units.boiler.states: unit 'boiler': states is 0"),
+    (HEAD + BOILER + "states = 3\n" + WATER, "3: units.boiler: it has 3 states, but its model has 1"),
+    (HEAD + BOILER + "inputs = 3\n", "9: units.boiler.inputs: inputs[0] is 3: give "),
+    (HEAD + BOILER + "inputs = [7]\n", "9: units.boiler.inputs[0]: inputs[0] is 7: give "),
+    (HEAD + BOILER + "outputs = []\n" + WATER, "9: units.boiler.outputs: unit 'boiler': outputs is empty"),
+    (HEAD + BOILER + "inputs = ['a/b']\n" + WATER, "3: units.boiler: channel: name 'a/b' holds a slash"),
+    (HEAD + BOILER + "inputs = ['a', 'b']\n" + WATER, "9: units.boiler.inputs: a, b; the recording has valve"),
+    (HEAD + BOILER + "outputs = ['a', 'a']\n" + WATER, "3: units.boiler: unit 'boiler': channel name"),
+    (NAMED.replace("name", "unit"), "10: units.boiler.inputs[0].unit: inputs[0] is {'unit': 'valve'}: give "),
+    (NAMED + "limit = [0, 1]\n", "11: units.boiler.inputs[0].limit: inputs[0]: 'limit' is not known: there are name,"),
+    (NAMED + "\nlimits = [5, 3]\n", "12: units.boiler.inputs[0].limits: inputs[0]: channel valve: limits is (5, 3)"),
+    (NAMED + "limits = [1]\n", "11: units.boiler.inputs[0].limits: inputs[0]: channel valve: limits is (1,)"),
+    (NAMED + "unit = 3\n", "11: units.boiler.inputs[0].unit: inputs[0]: channel valve: unit of measure must be text"),
     (HEAD + BOILER, "3: units: the recording has a unit 'water treatment', which is not described"),
     (HEAD + BOILER + WATER + "[units.pump]\nstates = 1\n", "11: units.pump: it has no model, other units have one"),
-    (HEAD + BOILER + 'log = "boiler.csv"\n' + WATER, "9: units.boiler.log: there is a recording, too"),
-    (HEAD + BOILER.replace("boiler", "boilr") + WATER, "3: units: the recording has a unit 'boiler'"),
-    (HEAD + WATER.replace('"water treatment"', "boiler", 1) + WATER, "3: units.boiler: the data give it 2 outputs"),
+    (HEAD + BOILER + 'log = "boiler.csv"\n' + WATER, "9: units.boiler.log: this key is not known"),
+    (HEAD + WATER.replace('"water treatment"', "boiler", 1) + WATER, "3: units.boiler: it has 2 outputs, but its"),
     ("[federation]\nrecording = 'boiler.csv'\n" + WATER, "2: federation.recording: "),
     ("[federation]\nrecording = 3\n" + WATER, "2: federation.recording: must be text"),
-    ("[federation]\nrecording = 'no.safetensors'\n" + WATER, "2: federation.recording: there is no file"),
     ('[units."../evil"]\nstates=1\noutputs=["y"]\nlog="boiler.csv"\n', '1: units."../evil": unit: name'),
     ('[units.x]\noutputs = ["y"]\n', "1: units.x: it has no data; give it a 'log'"),
-    ('[units.x]\nlog = "boiler.csv"\n', "1: units.x: 'outputs' is missing"),
-    (
-        HEAD + BOILER + WATER + '[options]\nedges = [["boiler", "pump"]]\n',
-        "12: options.edges: option 'edges': boiler -> pump names unit 'pump', but the units are boiler, water",
-    ),
-    (
-        HEAD + BOILER + WATER + '[options]\nforbidden = [["boiler", "boiler"]]\n',
-        "12: options.forbidden: option 'forbidden': boiler -> boiler is a unit and itself",
-    ),
+    ('[units.x]\nlog = "boiler.csv"\n', "1: units.x: give 'tags', such as"),
+    (HEAD + BOILER + WATER + '[options]\nedges = [["boiler", "pump"]]\n',
+     "12: options.edges: option 'edges': boiler -> pump names unit 'pump', but the units are boiler, water"),
     (HEAD + BOILER + WATER + '[options]\nedges = ["x"]\n', "12: options.edges: option 'edges': 'x' is no pair"),
     (LOGS.replace("boiler.csv", "boiler.xlsx"), "2: units.boiler.log: there is no file 'boiler.xlsx'"),
     (LOGS.replace("boiler.csv", "recording.safetensors"), "2: units.boiler.log: recording.safetensors: a log"),
-    (LOGS.replace('"valve"', '"vlave"'), "2: units.boiler.log: boiler.csv has no column 'vlave'; its columns are time"),
+    (LOGS.replace('"valve"', '"vlave"'), "3: units.boiler.inputs[0]: the column 'vlave' fits no column of the table"),
 ]  # fmt: skip
 
 
@@ -314,26 +272,18 @@ def test_mistakes_in_a_federation_file(folder: Path, text: str | bytes, said: st
     assert refused(folder, text).startswith(said.strip())
 
 
+COUPLING = "[[couplings]]\ncause = 'boiler'\neffect = 'water treatment'\n"
 PLANT_MISTAKES = [
     ("[plant]\ndtt = 1\n", "2: plant.dtt: this key is not known; did you mean 'dt'?"),
     ("[units.x]\nstates = 1\n", "1: units.x: it has no model"),
     (BOILER + "log = 'boiler.csv'\n", "7: units.boiler.log: this key is not known"),
     (BOILER + "[couplings]\n", "7: couplings: must be an array of tables"),
     (BOILER + "[[couplings]]\ncause = 'boiler'\n", "7: couplings[0]: 'effect' is missing"),
-    (
-        BOILER + "[[couplings]]\ncause = 'boler'\neffect = 'boiler'\n",
-        "8: couplings[0].cause: no unit is called 'boler'; did",
-    ),
-    (BOILER + "[[couplings]]\ncause = 'boiler'\neffect = 'boiler'\n", "7: couplings[0]: cause and effect are both"),
-    (
-        BOILER + WATER + 2 * "[[couplings]]\ncause = 'boiler'\neffect = 'water treatment'\n",
-        "12: couplings[1]: 'boiler' -> 'water treatment' is given twice",
-    ),
-    (
-        BOILER + WATER + "[[couplings]]\ncause = 'boiler'\neffect = 'water treatment'\nA = [[1, 2]]\n",
-        "12: couplings[0].A: has shape (1, 2), must have (1, 1)",
-    ),
-]
+    (BOILER + COUPLING.replace("boiler", "boler"), "8: couplings[0].cause: no unit is called 'boler'; did"),
+    (BOILER + COUPLING.replace("water treatment", "boiler"), "7: couplings[0]: cause and effect are both"),
+    (BOILER + WATER + 2 * COUPLING, "12: couplings[1]: 'boiler' -> 'water treatment' is given twice"),
+    (BOILER + WATER + COUPLING + "A = [[1, 2]]\n", "12: couplings[0].A: A must have shape (1, 1) (what boiler does"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "said"), PLANT_MISTAKES)
@@ -342,17 +292,13 @@ def test_mistakes_in_a_plant_file(folder: Path, text: str, said: str) -> None:
 
 
 CSV_MISTAKES = [
-    ("valve,pressure\n1,2\n3,4\n", "boiler.csv has no column 'flow'; its columns are valve, pressure"),
-    (
-        "valve,pressure,flow\n1,2,3\n3,high,4\n",
-        "column 'pressure' holds 'high' in row 1 (line 3), which is not a number",
-    ),
-    ("valve,pressure,flow\n1,2,3\n,5,4\n", "input 'valve' is empty in row 1 (line 3)"),
-    ("valve,pressure,flow\n1,2,3\ninf,5,4\n", "u is inf in channel 'valve', from row 1"),
-    ("valve,pressure,flow\n1,2,3\n1,-inf,4\n", "y is -inf in channel 'pressure', from row 1"),
+    ("valve,pressure\n1,2\n3,4\n", "4: units.boiler.outputs[1]: the column 'flow' fits no column of the table"),
+    ("valve,pressure,flow\n1,2,3\n3,high,4\n", "log: boiler.csv: column 'pressure' holds 'high' in row 1 (line 3), wh"),
+    ("valve,pressure,flow\n1,2,3\n,5,4\n", "unit 'boiler': input 'valve' is missing for 1 rows in a row"),
+    ("valve,pressure,flow\n1,2,3\ninf,5,4\n", "unit 'boiler': input 'valve' is missing for 1 rows in a row"),
     ("valve,pressure,flow\n1,2,3\n1,2,3,4,5\n", "boiler.csv cannot be read"),
-    ("valve,pressure,flow\n", "y has 0 rows"),
-    ("valve,pressure,flow\n1,2,3\n", "y has 1 rows"),
+    ("valve,pressure,flow\n", "the table has a header but no rows"),
+    ("valve,pressure,flow\n1,2,3\n", "1 row is left"),
     ("", "boiler.csv "),
     (b"valve,pressure,flow\n1,\xff,3\n1,2,3\n", "boiler.csv "),
 ]
@@ -362,7 +308,7 @@ CSV_MISTAKES = [
 def test_mistakes_in_a_log(folder: Path, content: str | bytes, said: str) -> None:
     (folder / "boiler.csv").write_bytes(content if isinstance(content, bytes) else content.encode())
     told = refused(folder, LOGS)
-    assert told.startswith("2: units.boiler.log: ")
+    assert "units.boiler." in told
     assert said in told
 
 
@@ -370,18 +316,15 @@ def test_logs_of_unequal_length(folder: Path) -> None:
     lines = (folder / "boiler.csv").read_text().splitlines()
     (folder / "short.csv").write_text("\n".join(lines[:-3]) + "\n")
     told = refused(folder, LOGS + LOGS.replace("units.boiler", "units.second").replace("boiler.csv", "short.csv"))
-    assert told.startswith("6: units.second.log: short.csv has 58 rows, the log of unit 'boiler' has 61")
+    assert told.startswith("6: units.second.log: units 'boiler' and 'second' have 61 and 58 rows: cut or align them")
 
 
-def test_lists_in_a_parquet_file(folder: Path) -> None:
-    frame = polars.DataFrame({"valve": [1.0, 2.0], "pressure": [[1.0], [2.0]], "flow": [1, 2]})
-    frame.write_parquet(folder / "boiler.parquet")
+def test_kinds_of_columns_in_a_parquet_file(folder: Path) -> None:
+    """Lists are refused; booleans and words for on and off are numbers."""
+    columns = {"valve": [True, False], "pressure": ["on", "n/a"], "flow": [1, 2]}
+    polars.DataFrame(columns | {"pressure": [[1.0], [2.0]]}).write_parquet(folder / "boiler.parquet")
     assert "column 'pressure' has type List(Float64)" in refused(folder, LOGS.replace(".csv", ".parquet"))
-
-
-def test_booleans_and_words_for_on_and_off_are_numbers(folder: Path) -> None:
-    frame = polars.DataFrame({"valve": [True, False], "pressure": ["on", "n/a"], "flow": [1, 2]})
-    frame.write_parquet(folder / "boiler.parquet")
+    polars.DataFrame(columns).write_parquet(folder / "boiler.parquet")
     (folder / "f.toml").write_text(LOGS.replace(".csv", ".parquet"))
     part = read_federation(folder / "f.toml").recording["boiler"]
     assert part.u.tolist() == [[1.0], [0.0]]

@@ -99,7 +99,7 @@ def test_models_keep_constant_channels(folder: Path) -> None:
     assert found.recording["boiler"].unit == cf.Unit("boiler", 1, ["P1_valve_D"], ["P1_flow", "P1_still"])
     assert found.models is not None
     told = refused(folder, HEAD + '[units.boiler]\ntags = "P1_*"\n' + model)
-    assert told.startswith("5: units.boiler: the data give it 0 inputs, but the model has 1")
+    assert told.startswith("5: units.boiler: it has 0 inputs, but its model has 1")
 
 
 LOGS = """\
@@ -141,7 +141,8 @@ def test_counts_are_not_aligned_unless_it_is_asked_for(folder: Path) -> None:
     text = "".join(f'[units.{n}]\nlog = "{n}.csv"\ninputs = ["u"]\noutputs = ["y"]\n' for n in ("boiler", "turbine"))
     by_row = read(folder, text)
     assert by_row.recording.rows == 20
-    assert by_row.preparation is None
+    assert by_row.preparation is not None
+    assert by_row.preparation.dropped == {"boiler": {}, "turbine": {}}
     by_time = read(folder, '[data]\ntime = "time"\n' + text)
     assert by_time.recording.rows == 15
     assert by_time.recording["boiler"].y[0, 0] == 5
@@ -150,12 +151,11 @@ def test_counts_are_not_aligned_unless_it_is_asked_for(folder: Path) -> None:
 MISTAKES = [
     (HEAD + "[units]\n", "5: units: no unit is described"),
     (HEAD.replace("dt = 60", "dtt = 60") + UNITS, "3: data.dtt: this key is not known; did you mean 'dt'?"),
-    (HEAD.replace("dt = 60", "dt = 0") + UNITS, "3: data.dt: dt is 0.0: give seconds, above 0"),
-    (HEAD.replace("dt = 60", "dt = 'x'") + UNITS, "3: data.dt: must be a number"),
+    (HEAD.replace("dt = 60", "dt = 0") + UNITS, "3: data.dt: dt is 0: give seconds, above 0"),
+    (HEAD.replace("dt = 60", "dt = 'x'") + UNITS, "3: data.dt: dt is 'x': give seconds"),
     (HEAD.replace("dt = 60", "resample = 'max'") + UNITS, "3: data.resample: resample is 'max': give one of"),
-    (HEAD.replace("dt = 60", "skip_rows = -1") + UNITS, "3: data.skip_rows: must be a whole number"),
-    (HEAD.replace("dt = 60", "day_first = 'no'") + UNITS, "3: data.day_first: must be true or false, got text 'no'"),
-    (HEAD.replace("dt = 60", "start = [1]") + UNITS, "3: data.start: must be a date such as"),
+    (HEAD.replace("dt = 60", "skip_rows = -1") + UNITS, "3: data.skip_rows: skip_rows is -1: give a wh"),
+    (HEAD.replace("dt = 60", "day_first = 'no'") + UNITS, "3: data.day_first: day_first is 'no': give true or"),
     (HEAD.replace("dt = 60", "start = 'soon'") + UNITS, "2: data.file: start is 'soon': give a date"),
     (HEAD.replace("dt = 60", "time = 'clock'") + UNITS, "2: data.file: plant.csv has no time column 'clock'"),
     (HEAD.replace("plant.csv", "gone.csv") + UNITS, "2: data.file: there is no file 'gone.csv'"),
@@ -167,7 +167,7 @@ MISTAKES = [
     (HEAD + UNITS.replace('"P1_*"', '"P9_*"'), "6: units.boiler.tags: the pattern 'P9_*' fits no column"),
     (HEAD + UNITS.replace('["*_D"]', '["*_D",\n"P1_flov"]'), "8: units.boiler.inputs[1]: the column 'P1_flov' fits"),
     (HEAD + UNITS.replace('["*_D"]', "[7]"), "7: units.boiler.inputs[0]: inputs[0] is 7"),
-    (HEAD + UNITS.replace("[0, 100]", "[100, 0]"), "11: units.turbine.inputs[0]: inputs[0]: channel P2_gov_D: limits"),
+    (HEAD + UNITS.replace("[0, 100]", "[100, 0]"), "11: units.turbine.inputs[0].limits: inputs[0]: channel P2_gov_D"),
     (HEAD + UNITS.replace("P2_.*", "P2_(.*"), "10: units.turbine.tags: tags[0] is no regular expression"),
     (HEAD + UNITS.replace('"P2_speed"', '"P2_speed", "P1_flow"'), "12: units.turbine.outputs[1]: column 'P1_flow' b"),
     (HEAD + UNITS.replace('"P2_speed"', '"P2_gov_D"'), "12: units.turbine.outputs[0]: column 'P2_gov_D' is both"),
@@ -179,7 +179,7 @@ MISTAKES = [
     (HEAD + "[units.still]\noutputs = ['P1_still']\n", "2: data.file: unit 'still': no output is left: 'P1_still' is"),
     ("[data]\ndt = 60\n" + UNITS, "3: units.boiler: it has no data"),
     ("[data]\nlongest_hold = 5\n" + LOGS.replace("boiler.csv", "count.csv"), "2: data.longest_hold: needs logs that"),
-    (LOGS.replace("P2_speed", "P2_sped"), "6: units.turbine.log: turbine.parquet has no column 'P2_sped'"),
+    (LOGS.replace("P2_speed", "P2_sped"), "8: units.turbine.outputs[0]: the column 'P2_sped' fits no column"),
 ]  # fmt: skip
 
 
