@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import counterflow as cf
 from counterflow.data import TableOptions, inspect, open_table, read_logs
-from counterflow.data.dates import SECOND
 from counterflow.data.times import parse
+from counterflow.plant.calendar import SECOND
 
 NUMBERS = st.one_of(
     st.none(),

@@ -20,7 +20,6 @@ from counterflow.data import Draft, Inspection, Preparation, Table, draft, inspe
 from counterflow.data import sample as samples
 from counterflow.data.databases import is_sqlite, open_query, public_address, sqlite_file
 from counterflow.data.headers import without_measure
-from counterflow.data.long_tables import stamps_of
 from counterflow.errors import DataError, OptionError
 from counterflow.frames import as_csv
 from counterflow.notebook import Table as Shown
@@ -230,8 +229,8 @@ def _frame(table: Table) -> polars.DataFrame:
     """A table with its times and numbers; a unit of measure stands in brackets behind a column's name."""
     columns = []
     if table.times is not None:
-        stamps = stamps_of(table.times)
-        columns.append((stamps if table.times.dated else stamps / 1e9).alias("time"))
+        seconds = polars.Series(table.times.nanoseconds / 1e9)
+        columns.append((table.times.stamps if table.times.dated else seconds).alias("time"))
     for name, numbers in table.batches(list(table.channels)):
         if numbers.odd_count <= 0.5 * len(numbers.values):  # else it is a column of text
             bare = without_measure(name, table.measures)

@@ -6,8 +6,7 @@ counterfactual, as the residuals of the plant are. All laws are computed for man
 """
 
 from counterflow.control.controller import Loop
-from counterflow.control.custom import as_law
-from counterflow.control.law import Law, LawInput
+from counterflow.control.law import Law, LawInput, as_law
 from counterflow.control.laws import Manual, Ratio, Schedule, law_from_words
 from counterflow.control.pid import PID
 from counterflow.control.relay import Relay

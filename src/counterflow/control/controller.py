@@ -10,8 +10,18 @@ import numpy as np
 
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
-from counterflow.control.custom import as_law
-from counterflow.control.law import CONSTANT, MOVING, RECORDED, TRIMMED, ControlLaw, Law, LawFit, LawInput, LoopRecord
+from counterflow.control.law import (
+    CONSTANT,
+    MOVING,
+    RECORDED,
+    TRIMMED,
+    ControlLaw,
+    Law,
+    LawFit,
+    LawInput,
+    LoopRecord,
+    as_law,
+)
 from counterflow.control.laws import LAWS, law_from_json, law_json
 from counterflow.errors import ModelError
 

@@ -12,8 +12,17 @@ from typing import Any, ClassVar
 import numpy as np
 
 from counterflow.arrays import FloatArray, real_number
-from counterflow.control.custom import CustomLaw, as_law
-from counterflow.control.law import FREE, ControlLaw, Law, LawInput, LoopRecord, check_limits, limits_words
+from counterflow.control.law import (
+    FREE,
+    ControlLaw,
+    CustomLaw,
+    Law,
+    LawInput,
+    LoopRecord,
+    as_law,
+    check_limits,
+    limits_words,
+)
 from counterflow.control.pid import PID
 from counterflow.control.relay import Relay
 from counterflow.errors import ModelError

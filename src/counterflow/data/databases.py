@@ -6,22 +6,19 @@ federation file; where an address holds one all the same, messages do not show i
 
 from __future__ import annotations
 
-import contextlib
 import re
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib.util import find_spec
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
+
+import polars
 
 from counterflow.data.options import need, some
 from counterflow.data.table import Table, open_table
 from counterflow.errors import DataError, OptionError
-
-if TYPE_CHECKING:
-    import polars
 
 _SQLITE_ENDINGS = (".db", ".sqlite", ".sqlite3", ".db3")
 _PASSWORD = re.compile(r"(?<=:)[^:/@]*(?=@)")
@@ -47,8 +44,6 @@ def read_sql(query: str, database: object) -> polars.DataFrame:
     >>> read_sql("select * from log", connection).rows()
     [('2024-05-01 06:00', 3.5)]
     """
-    import polars
-
     if not isinstance(query, str) or not query.strip():
         raise OptionError(f"the query is {query!r:.40}: give SQL that returns rows, such as 'select * from log'.")
     with _connected(database) as (connection, name):
@@ -107,40 +102,31 @@ def _connected(database: object) -> Iterator[tuple[Any, str]]:
     if not isinstance(database, (str, Path)):
         yield database, "the database"
         return
-    name = public_address(str(database))
+    address, name = str(database), public_address(str(database))
+    with closing(_sqlite(sqlite_file(address)) if is_sqlite(address) else _postgres(address, name)) as connection:
+        yield connection, name
+
+
+def _sqlite(file: Path) -> sqlite3.Connection:
+    if not file.is_file():
+        raise DataError(f"there is no database {str(file)!r}: check the path")
+    return sqlite3.connect(f"file:{quote(str(file.absolute()))}?mode=ro", uri=True)
+
+
+def _postgres(address: str, name: str) -> Any:
+    if not address.startswith(("postgresql://", "postgres://")):
+        raise OptionError(
+            f"database is {name!r:.80}: give an SQLite file, a postgresql:// address, or, in Python, an open "
+            "connection of any driver (DBAPI, ADBC, SQLAlchemy)."
+        )
+    need("psycopg", "PostgreSQL is", "sql", ", or give an open connection")
+    import psycopg
+
     try:
-        connection = _connect(str(database))
-    except (DataError, OptionError):
-        raise
+        opened = psycopg.connect(address, connect_timeout=20)
     except Exception as error:
         raise DataError(
             f"{name}: no connection: {_reason(error)}; check address, user and password (PGPASSWORD)"
         ) from None
-    with contextlib.closing(connection):
-        yield connection, name
-
-
-def _connect(address: str) -> Any:
-    if is_sqlite(address):
-        file = sqlite_file(address)
-        if not file.is_file():
-            raise DataError(f"there is no database {str(file)!r}: check the path")
-        return sqlite3.connect(f"file:{quote(str(file.absolute()))}?mode=ro", uri=True)
-    if not address.startswith(("postgresql://", "postgres://")):
-        raise OptionError(
-            f"database is {public_address(address)!r:.80}: give an SQLite file, a postgresql:// address, or, in Python,"
-            " an open connection of any driver (DBAPI, ADBC, SQLAlchemy)."
-        )
-    if find_spec("psycopg") is None and find_spec("adbc_driver_postgresql") is not None:
-        import adbc_driver_postgresql.dbapi as adbc
-
-        connection = adbc.connect(address)
-        with connection.cursor() as cursor:
-            cursor.execute("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY")
-        return connection
-    need("psycopg", "PostgreSQL is", "sql", ", or give an open connection")
-    import psycopg
-
-    opened = psycopg.connect(address, connect_timeout=20)
     opened.read_only = True
     return opened

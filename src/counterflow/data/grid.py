@@ -11,9 +11,9 @@ import polars
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
-from counterflow.data.dates import NONE, SECOND
-from counterflow.data.times import Times, moment, runs
+from counterflow.data.times import NONE, Times, moment, runs
 from counterflow.errors import DataError, OptionError
+from counterflow.plant.calendar import SECOND
 
 Whole = NDArray[np.int64]
 

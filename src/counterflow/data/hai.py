@@ -11,17 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
+from counterflow.data.presets import Columns, DataSet, Prepared
 
-from counterflow.data.dates import NONE
-from counterflow.data.options import TableOptions
-from counterflow.data.presets import Columns, DataSet, Prepared, is_attack
-from counterflow.data.source import Source
-from counterflow.data.table import Table, join
-from counterflow.errors import DataError
-
-_PAPER, _OURS = "paper", "ours"
 _LABELS = ("attack", "attack_p1", "attack_p2", "attack_p3", "attack_p4", "label")
 _TIMES = ("timestamp", "datetime")
 
@@ -40,21 +31,19 @@ DATA_SET = DataSet(
     labels=_LABELS,
     spelling=_spelling,
     unit=unit_of,
-    inputs=(
-        (r"P\d_(FCV|LCV|PCV|PP)\w*", _PAPER),
-        (r"P\d_(OnOff|AutoGO|RTR)", _PAPER),
+    families=(
+        (r"P\d_(FCV|LCV|PCV|PP)\w*", "inputs", True),
+        (r"P\d_(OnOff|AutoGO|RTR)", "inputs", True),
         # commands and set points that the paper's "e.g." leaves out
-        (r"P1_(B\w+|STSP|SOL\w+)", _OURS),
-        (r"P2_(ASD|MSD|AutoSD|ManualSD|ManualGO|Emerg|TripEx|SCO|MASW|MASW_Lamp|ATSW_Lamp)", _OURS),
-        (r"P3_(LCP\w+|LH\d*|LL\d*)", _OURS),
-        (r"P4_(LD|HT_LD|ST_LD|HT_PS|ST_PS|ST_GOV)", _OURS),
-    ),
-    outputs=(
-        (r"P\d_(LIT|FIT|PIT|TIT|SIT)\w*", _PAPER),
-        (r"P\d_V\w*T\w*", _PAPER),
-        (r"P1_FT\w+", _OURS),
-        (r"P2_(24Vdc|CO_rpm|HILout|SCST)", _OURS),
-        (r"P4_(HT_FD|HT_PO|ST_FD|ST_PO|ST_PT\d+|ST_TT\d+)", _OURS),
+        (r"P1_(B\w+|STSP|SOL\w+)", "inputs", False),
+        (r"P2_(ASD|MSD|AutoSD|ManualSD|ManualGO|Emerg|TripEx|SCO|MASW|MASW_Lamp|ATSW_Lamp)", "inputs", False),
+        (r"P3_(LCP\w+|LH\d*|LL\d*)", "inputs", False),
+        (r"P4_(LD|HT_LD|ST_LD|HT_PS|ST_PS|ST_GOV)", "inputs", False),
+        (r"P\d_(LIT|FIT|PIT|TIT|SIT)\w*", "outputs", True),
+        (r"P\d_V\w*T\w*", "outputs", True),
+        (r"P1_FT\w+", "outputs", False),
+        (r"P2_(24Vdc|CO_rpm|HILout|SCST)", "outputs", False),
+        (r"P4_(HT_FD|HT_PO|ST_FD|ST_PO|ST_PT\d+|ST_TT\d+)", "outputs", False),
     ),
 )
 
@@ -90,32 +79,7 @@ def prepare_hai(
     >>> found.fate["P1_LIT01"], found.fate["P2_RTR"]
     ('kept, output of P1', 'dropped in step ii: always 0')
     """
-    opened: list[Source] = []
-    label_files = DATA_SET.open(labels)
-    for file in DATA_SET.open(files):
-        is_label = "label" in file.names and not any(unit_of(name) for name in file.names)
-        (label_files if is_label else opened).append(file)
-    if not opened:
-        raise DataError("no file with tags is among those given: give train or test files of HAI")
-    table = DATA_SET.join(opened)
-    attacked = DATA_SET.attacked(table)
-    named = [name for name in _LABELS if any(name in file.names for file in opened)]
-    told = [f"columns {', '.join(named)}"] if named else []
-    for file in label_files:
-        attacked |= _labelled(table, file)
-        told.append(f"label file {file.name}")
-    how = "; ".join(told) or "no labels were found"
-    work = Columns(DATA_SET, table, attacked, normal_only, rows, f" ({how})")
+    work = Columns(DATA_SET, [*files, *labels], normal_only, rows)
     work.drop_discrete(list(work.columns))
     work.split()
     return work.finish("v", standardise)
-
-
-def _labelled(table: Table, file: Source) -> NDArray[np.bool_]:
-    """Which rows of a table a label file labels as attacks, by their times."""
-    marks = join([file], TableOptions())
-    if marks.times is None or table.times is None or "label" not in marks.names:
-        raise DataError(f"{file.name} is no label file: it needs a time and a 'label' column")
-    moments = marks.times.nanoseconds
-    hit = is_attack(file.column("label"), file.name) & (moments != NONE)
-    return np.isin(table.times.nanoseconds, moments[hit])

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.data.columns import Numbers
-from counterflow.data.dates import NONE, SECOND
 from counterflow.data.grid import FEW_LEVELS, TimeFacts, time_facts
 from counterflow.data.notes import Step, told
 from counterflow.data.options import TableOptions, takes
 from counterflow.data.table import Table, open_table
 from counterflow.data.tags import read_tag
-from counterflow.data.times import runs
+from counterflow.data.times import NONE, runs
+from counterflow.plant.calendar import SECOND
 from counterflow.plant.units import unknown_name
 
 _SPIKE = 6.0  # spreads outside both neighbours

@@ -6,20 +6,20 @@ way. Values of bad quality are missing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import polars
 
 from counterflow.data import columns
 from counterflow.data.columns import good_qualities, meaning
-from counterflow.data.dates import NONE, SECOND
 from counterflow.data.notes import Step, told
 from counterflow.data.options import TableOptions, some
 from counterflow.data.source import Source, frame_source
-from counterflow.data.times import Times, find_time, parse
+from counterflow.data.times import NONE, find_time, parse
 from counterflow.errors import DataError, OptionError
+from counterflow.plant.calendar import SECOND
 
 TIME = "time"  # of a table that is made here
 MOST_TAGS = 20_000
@@ -86,87 +86,56 @@ def is_value(name: str | None) -> bool:
     return name is not None and name.casefold() in _USUAL["value"]
 
 
-def stamps_of(times: Times) -> polars.Series:
-    """Times as polars has them; plain seconds stay a count of nanoseconds."""
-    stamps = polars.Series(times.nanoseconds)
-    if not times.dated:
-        return stamps
-    dates = stamps.cast(polars.Datetime("ns"))
-    return dates.dt.replace_time_zone("UTC") if times.zoned else dates
-
-
-@dataclass
-class _Values:
-    """Values of files with their tags and times, and what was seen on the way."""
-
-    options: TableOptions
-    parts: list[polars.DataFrame] = field(default_factory=list)
-    measures: dict[str, str] = field(default_factory=dict)
-    notes: list[Step] = field(default_factory=list)
-
-    def read(self, file: Source, time: str, names: Sequence[str]) -> tuple[polars.DataFrame, Times] | None:
-        """Columns of a file and its times; None if it has no rows."""
-        with file.reading():
-            frame = file.scan().select(names).collect()
-        if len(frame) == 0:
-            return None
-        times = parse(frame.get_column(time), time, self.options, file.line)
-        if times.unread:
-            self.notes.append(told("unread", rows=times.unread, example=f"{times.example} of {file.name}"))
-        return frame, times
-
-    def add(self, file: Source, times: Times, tag: polars.Series, values: polars.Series, poor: polars.Series) -> None:
-        """Values, missing where they are poor; with words such as "open" they stay text until they are read."""
-        cells = file.as_cells(values.cast(polars.String) if values.dtype.is_temporal() else values)
-        cells = (cells.fill_nan(None) if cells.dtype == polars.Float64 else cells).set(poor, None)
-        keep = polars.Series(times.nanoseconds != NONE) & tag.is_not_null() & (tag != "")
-        self.parts.append(polars.DataFrame({TIME: stamps_of(times), "tag": tag, "value": cells}).filter(keep))
-
-
-def widened(files: Sequence[Source], named: Sequence[LongNames], options: TableOptions) -> Source:
-    """A wide table of long ones."""
-    found, bad = _Values(options), 0
+def gathered(files: Sequence[Source], named: Sequence[LongNames | None], options: TableOptions) -> Source:
+    """One wide table of long ones, or of files with different columns: rows of the same time become one."""
+    parts: list[polars.DataFrame] = []
+    measures: dict[str, str] = {}
+    notes: list[Step] = []
+    bad = 0
     for file, names in zip(files, named, strict=True):
-        read = found.read(file, names.time, [name for name in names if name is not None])
-        if read is None:
-            raise DataError(f"{file.name} has a header but no rows: give a table with data")
-        frame, times = read
-        tag = frame.get_column(names.tag).cast(polars.String).str.strip_chars()
-        poor = _poor(frame, names.quality)
-        bad += int(poor.sum())
-        found.add(file, times, tag, frame.get_column(names.value), poor)
-        if names.measure is not None:
-            said = polars.DataFrame({"tag": tag, "measure": frame.get_column(names.measure).cast(polars.String)})
-            found.measures |= dict(said.drop_nulls().unique("tag", keep="last").iter_rows())
-    found.notes += [told("quality", count=bad)] if bad else []
-    tags = polars.concat([part.get_column("tag").unique() for part in found.parts]).n_unique()
-    return _pivoted(files, found, f"long table of {tags} tags")
-
-
-def side_by_side(files: Sequence[Source], options: TableOptions) -> Source:
-    """Files with different columns as one table: rows of the same time become one."""
-    found = _Values(options)
-    for file in files:
         time = find_time(file.names, options.time, file.name)
         if time is None:
             raise DataError(
                 f"{files[0].name} and {file.name} have different columns, and {file.name} has no time column by which "
                 "their rows could be put together: name it with 'time'"
             )
-        if (read := found.read(file, time, file.names)) is None:
+        with file.reading():
+            frame = file.scan().select(file.names if names is None else filter(None, names)).collect()
+        if len(frame) == 0:
             continue
-        frame, times = read
-        channels = [name for name in file.names if name != time]
-        # one tag in each file: it is called as the file
-        stem = file.name.removesuffix(".gz").rpartition(".")[0].rpartition(":")[2] or file.name
-        tags = {name: stem if len(channels) == 1 and is_value(name) else name for name in channels}
-        found.measures |= {tags.get(name, name): measure for name, measure in file.measures.items()}
-        none = polars.repeat(False, len(frame), eager=True)
-        for name, tag in tags.items():
-            found.add(file, times, polars.repeat(tag, len(frame), eager=True), frame.get_column(name), none)
-    if not found.parts:
-        raise DataError(f"{files[0].name} and {len(files) - 1} more have headers but no rows: give tables with data")
-    return _pivoted(files, found, "side by side")
+        times = parse(frame.get_column(time), time, options, file.line)
+        if times.unread:
+            notes.append(told("unread", rows=times.unread, example=f"{times.example} of {file.name}"))
+        known = polars.Series(times.nanoseconds != NONE)
+        pieces: dict[str, polars.Series | polars.Expr] = {}  # columns of values, with their tags
+        if names is None:
+            channels = [name for name in file.names if name != time]
+            # one tag in each file: it is called as the file
+            stem = file.name.removesuffix(".gz").rpartition(".")[0].rpartition(":")[2] or file.name
+            tags = {name: stem if len(channels) == 1 and is_value(name) else name for name in channels}
+            measures |= {tags.get(name, name): measure for name, measure in file.measures.items()}
+            pieces |= {name: polars.lit(tag) for name, tag in tags.items()}
+            poor = ~known
+        else:
+            tag = frame.get_column(names.tag).cast(polars.String).str.strip_chars()
+            known &= (tag != "").fill_null(False)
+            pieces[names.value] = tag
+            poor = _poor(frame, names.quality)
+            bad += int(poor.sum())
+            if names.measure is not None:
+                said = polars.DataFrame({"tag": tag, "measure": frame.get_column(names.measure).cast(polars.String)})
+                measures |= dict(said.drop_nulls().unique("tag", keep="last").iter_rows())
+        for name, its in pieces.items():  # with words such as "open" values stay text until they are read
+            values = frame.get_column(name)
+            cells = file.as_cells(values.cast(polars.String) if values.dtype.is_temporal() else values)
+            cells = (cells.fill_nan(None) if cells.dtype == polars.Float64 else cells).set(poor, None)
+            part = polars.DataFrame({TIME: times.stamps, "value": cells})
+            parts.append(part.with_columns(its.alias("tag")).filter(known))
+    if not parts:
+        more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+        raise DataError(f"{files[0].name}{more} has a header but no rows: give a table with data")
+    notes += [told("quality", count=bad)] if bad else []
+    return _pivoted(files, polars.concat(parts, how="vertical_relaxed"), all(named), measures, notes)
 
 
 def _poor(frame: polars.DataFrame, quality: str | None) -> polars.Series:
@@ -179,11 +148,11 @@ def _poor(frame: polars.DataFrame, quality: str | None) -> polars.Series:
     return ~said.is_in([*good, ""]) if good else none  # without any, the column says something else
 
 
-def _pivoted(files: Sequence[Source], found: _Values, kind: str) -> Source:
+def _pivoted(
+    files: Sequence[Source], long: polars.DataFrame, by_tags: bool, measures: Mapping[str, str], notes: list[Step]
+) -> Source:
     """A column for each tag, in the order of their names; of several values of one time, the last known."""
     name = files[0].name.removesuffix(f", sheet {files[0].sheet}")
-    value = columns.joined([part.get_column("value") for part in found.parts])
-    long = polars.concat([part.select(TIME, "tag") for part in found.parts]).with_columns(value.alias("value"))
     tags = sorted(long.get_column("tag").unique().to_list())
     if not tags:
         raise DataError(f"{name} holds no value of good quality: check its columns of tags and qualities")
@@ -202,13 +171,12 @@ def _pivoted(files: Sequence[Source], found: _Values, kind: str) -> Source:
     filled = [columns.numeric(wide.get_column(tag)) for tag in tags if tag in wide.columns]
     if sum(len(column) - column.null_count() for column in filled) < len(known):
         lost = known.n_unique([TIME, "tag", "value"]) - known.n_unique([TIME, "tag"])  # gave way to another value
-        found.notes += [told("overwritten", count=lost)] if lost else []
-    stamps = wide.get_column(TIME)
-    frame = polars.DataFrame([(stamps / SECOND).alias(TIME) if stamps.dtype == polars.Int64 else stamps, *filled])
-    kind = f"{kind}, {files[0].kind}" if files[0].is_text else kind
-    made = frame_source(name, frame.lazy(), kind if len(files) == 1 else f"{kind}, {len(files)} files")
-    said = {tag: measure.strip() for tag, measure in found.measures.items() if tag in made.names}
+        notes += [told("overwritten", count=lost)] if lost else []
+    kind = f"long table of {len(tags)} tags" if by_tags else "side by side"
+    kind += (f", {files[0].kind}" if files[0].is_text else "") + (f", {len(files)} files" if len(files) > 1 else "")
+    made = frame_source(name, polars.DataFrame([wide.get_column(TIME), *filled]).lazy(), kind)
+    said = {tag: measure.strip() for tag, measure in measures.items() if tag in made.names}
     own = {tag: measure for tag, measure in said.items() if measure and meaning(measure) is None}
     step = int(steps.quantile(0.5, "lower") or SECOND) if len(steps) else SECOND  # one that occurs
     before = (note for file in files for note in file.notes)
-    return replace(made, measures={**made.measures, **own}, step=step, notes=(*before, *found.notes))
+    return replace(made, measures={**made.measures, **own}, step=step, notes=(*before, *notes))

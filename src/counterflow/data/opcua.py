@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import polars
 
 from counterflow.data.databases import public_address
-from counterflow.data.dates import SECOND
 from counterflow.data.options import need
-from counterflow.data.times import moment
 from counterflow.errors import CounterflowError, DataError, OptionError
-
-if TYPE_CHECKING:
-    import polars
+from counterflow.plant.calendar import as_datetime
 
 _PATIENCE = 30.0  # seconds for one answer of the server
 _MOST_NODES = 5000
@@ -72,16 +70,13 @@ def read_opcua(
 
 
 def _utc(given: object, name: str) -> datetime:
-    if isinstance(given, datetime):
-        return given.astimezone(UTC) if given.tzinfo is not None else given.replace(tzinfo=UTC)
-    whole = moment(given, True, name)
-    return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=whole // (SECOND // 1_000_000))
+    found = as_datetime(given, name)
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
 
 
 async def _read(
     url: str, wanted: Sequence[str], first: datetime, last: datetime, security: str | None, patience: float
 ) -> polars.DataFrame:
-    import polars
     from asyncua import Client, ua
 
     client = Client(url, timeout=patience)

@@ -6,6 +6,7 @@ import contextlib
 import csv
 import gzip
 import io
+import math
 import os
 import re
 import zipfile
@@ -57,11 +58,14 @@ class Place:
             return io.BytesIO(self.content)
         return cast("IO[bytes]", gzip.open(self.path)) if self.is_packed else open(self.path, "rb")
 
-    def chunks(self) -> Iterator[bytes]:
-        """Its bytes, piece by piece."""
+    def chunks(self, most: float = math.inf, remedy: str = "") -> Iterator[bytes]:
+        """Its bytes, piece by piece, ``most`` of them."""
         with self.open() as file:
-            while chunk := file.read(CHUNK):
-                yield chunk
+            yield from pieces(file, self.name, most, most, remedy)
+
+    def whole(self, remedy: str) -> bytes:
+        """Its bytes, if there is room for them."""
+        return b"".join(self.chunks(room(), remedy))
 
     def text(self) -> IO[str]:
         """Its text in UTF-8, without a byte-order mark."""
@@ -70,14 +74,18 @@ class Place:
     def refuse_bomb(self) -> None:
         """Refuse a gzip file that unpacks to more than there is room for."""
         if self.is_packed and self.path.stat().st_size * _RATIO > (most := room()):
-            size = 0
-            for chunk in self.chunks():
-                if (size := size + len(chunk)) > most:
-                    raise too_large(self.name, most, "divide it into several files")
+            for _ in self.chunks(most, "divide it into several files"):
+                pass
 
 
-def too_large(name: str, most: int, remedy: str) -> DataError:
-    return DataError(f"{name} unpacks to more than the {most} bytes that there is room for: {remedy}", code="too-large")
+def pieces(file: IO[bytes], name: str, left: float, most: float, remedy: str) -> Iterator[bytes]:
+    """What a file holds, piece by piece: ``left`` bytes of it, the rest of ``most``, for which there is room."""
+    while chunk := file.read(CHUNK):
+        if (left := left - len(chunk)) < 0:
+            raise DataError(
+                f"{name} holds more than the {most} bytes that there is room for: {remedy}", code="too-large"
+            )
+        yield chunk
 
 
 def places(path: Path, endings: Sequence[str]) -> Iterator[Place]:
@@ -117,15 +125,12 @@ def _refuse_many(path: Path, count: int, what: str) -> None:
 
 
 def chunks_of(
-    archive: zipfile.ZipFile, member: zipfile.ZipInfo, left: int, name: str, most: int, remedy: str
+    archive: zipfile.ZipFile, member: zipfile.ZipInfo, left: float, name: str, most: float, remedy: str
 ) -> Iterator[bytes]:
-    """What a member unpacks to, piece by piece, of ``left`` bytes at most: the rest of ``most`` for all of them."""
+    """What a member unpacks to; see `pieces`."""
     member.file_size = 1 << 62  # what it says of its size is not believed: reading goes to the real end
     with archive.open(member) as part:
-        while chunk := part.read(CHUNK):
-            if (left := left - len(chunk)) < 0:
-                raise too_large(name, most, remedy)
-            yield chunk
+        yield from pieces(part, name, left, most, remedy)
 
 
 def _unpacked(path: Path, endings: Sequence[str], kinds: str) -> Iterator[Place]:

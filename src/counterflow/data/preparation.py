@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.data.columns import Numbers, meaning
-from counterflow.data.dates import SECOND
 from counterflow.data.drafts import draft
 from counterflow.data.grid import Grid, Rules, TimeFacts, fill, make_grid, on_grid, time_facts
 from counterflow.data.inspection import inspect, table_steps
@@ -23,7 +22,7 @@ from counterflow.data.table import Table, open_table
 from counterflow.data.times import Times, counted, moment, zones_of
 from counterflow.errors import DataError, OptionError
 from counterflow.plant import Recording, Unit
-from counterflow.plant.calendar import Calendar
+from counterflow.plant.calendar import SECOND, Calendar
 from counterflow.plant.recording import UnitRecording
 
 _BLOCK = 4096  # rows

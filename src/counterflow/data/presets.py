@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +17,18 @@ import polars
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
-from counterflow.data.dates import SECOND
 from counterflow.data.formats import open_files
 from counterflow.data.grid import Rules, fill, time_facts
 from counterflow.data.notes import Preparation, Step
-from counterflow.data.options import TableOptions
+from counterflow.data.options import TableOptions, some
 from counterflow.data.preparation import prepare
 from counterflow.data.selection import Chosen
 from counterflow.data.source import Source
 from counterflow.data.table import Table, join
+from counterflow.data.times import NONE
 from counterflow.errors import DataError
 from counterflow.plant import Channel, Recording, Unit
+from counterflow.plant.calendar import SECOND
 from counterflow.randomness import stream
 
 FEW_CHANGES = 0.001  # of the rows: with fewer changes a channel is quasi-discrete (ours)
@@ -40,38 +41,53 @@ class DataSet:
     """A data set: how its columns are called, which tags belong to which unit, and which are inputs or outputs."""
 
     unit: Callable[[str], str | None]  # of a tag
-    inputs: tuple[tuple[str, str], ...]  # regular expressions for a tag's family, and whose rule it is
-    outputs: tuple[tuple[str, str], ...]
+    families: tuple[tuple[str, str, bool], ...]  # of tags: regular expression, side, whether the paper names it
     labels: tuple[str, ...]  # columns that label attacks; some files may lack them
     spelling: Callable[[str], str]  # one of a column's name, which versions and files spell differently
-    header_word: str | None = None  # the header is where this stands
+    options: TableOptions = field(default_factory=TableOptions)
 
-    def side(self, tag: str) -> tuple[str, str] | None:
-        """("inputs" or "outputs", whose rule), or None."""
-        sides = (("inputs", self.inputs), ("outputs", self.outputs))
-        found = ((side, source) for side, rules in sides for pattern, source in rules if re.fullmatch(pattern, tag))
-        return next(found, None)
+    def side(self, tag: str) -> tuple[str, bool]:
+        """("inputs" or "outputs", whether the paper names its family), or ("", True)."""
+        found = ((side, named) for pattern, side, named in self.families if re.fullmatch(pattern, tag))
+        return next(found, ("", True))
 
-    def open(self, files: Sequence[str | Path]) -> list[Source]:
-        """Its files, under one spelling of their columns."""
-        found = open_files([Path(path) for path in files], TableOptions(header_word=self.header_word))
-        return [file.renamed({name: self.spelling(name) for name in file.names}) for file in found]
+    def read(self, files: Sequence[str | Path]) -> tuple[Table, NDArray[np.bool_], str]:
+        """Files as one table, which of its rows are labelled as attacks, and where that is told.
 
-    def join(self, opened: Sequence[Source]) -> Table:
-        """Files as one table, without the columns that label attacks."""
-        table = join(opened, TableOptions(), optional=self.labels)
-        return replace(table, names=tuple(name for name in table.names if name not in self.labels))
+        A file of labels, without a tag, labels the rows of its times.
+        """
+        opened = open_files([Path(path) for path in files], self.options)
+        sources = [file.renamed({name: self.spelling(name) for name in file.names}) for file in opened]
+        tagged = [file for file in sources if any(map(self.unit, file.names))]
+        if not tagged:
+            there = some(sources[0].names, 8) if sources else "no file"
+            raise DataError(f"no file has a tag of this data set, only {there}: are these the right ones?")
+        table = join(tagged, self.options, optional=self.labels)
+        table = replace(table, names=tuple(name for name in table.names if name not in self.labels))
+        if table.times is None:
+            raise DataError(f"{table.title} has no time column: is its header where it belongs?")
+        named = [name for name in self.labels if any(name in file.names for file in tagged)]
+        parts = zip(tagged, table.file_rows, strict=True)
+        attacked = np.concatenate([self._attacks(file, rows) for file, rows in parts])
+        told = [f"columns {', '.join(named)}"] if named else []
+        for file in sources:
+            if file not in tagged:
+                marks = join([file], self.options)
+                if marks.times is None or not set(self.labels) & set(file.names):
+                    raise DataError(f"{file.name} is no label file: it needs a time and a column of labels")
+                moments = marks.times.nanoseconds
+                hit = moments[self._attacks(file, marks.rows) & (moments != NONE)]
+                attacked |= np.isin(table.times.nanoseconds, hit)
+                told.append(f"label file {file.name}")
+        return table, attacked, "; ".join(told) or "no labels were found"
 
-    def attacked(self, table: Table) -> NDArray[np.bool_]:
-        """Which rows columns of the files label as attacks."""
-        parts = []
-        for file, count in zip(table.files, table.file_rows, strict=True):
-            hit = np.zeros(count, np.bool_)
-            for name in self.labels:
-                if name in file.names:
-                    hit |= is_attack(file.column(name), file.name)
-            parts.append(hit)
-        return np.concatenate(parts)
+    def _attacks(self, file: Source, rows: int) -> NDArray[np.bool_]:
+        """Which rows of a file its own columns label as attacks."""
+        hit = np.zeros(rows, np.bool_)
+        for name in self.labels:
+            if name in file.names:
+                hit |= is_attack(file.column(name), file.name)
+        return hit
 
 
 def is_attack(labels: polars.Series, file: str) -> NDArray[np.bool_]:
@@ -107,24 +123,18 @@ class Prepared:
 class Columns:
     """Columns on their way through the steps, and what became of each."""
 
-    def __init__(
-        self, dataset: DataSet, table: Table, attacked: NDArray[np.bool_], normal_only: bool, rows: int | None,
-        how: str = "",
-    ) -> None:  # fmt: skip
+    def __init__(self, dataset: DataSet, files: Sequence[str | Path], normal_only: bool, rows: int | None) -> None:
         """Steps (i) and (ii): every tag of a unit on a grid, attacks cut out; constant channels dropped, twice.
 
-        `attacked`: of the rows of the table; `rows`: the first so many are kept; `how` attacks are labelled.
+        ``rows``: the first so many are kept.
         """
-        self.dataset = dataset
-        self.units = {tag: unit for tag in table.channels if (unit := dataset.unit(tag)) is not None}
-        if not self.units:
-            there = ", ".join(table.channels[:8])
-            raise DataError(f"{table.title} has no tag of this data set, only {there}: is it the right file?")
-        if table.times is None:
-            raise DataError(f"{table.title} has no time column: is its header where it belongs?")
+        table, attacked, told = dataset.read(files)
+        assert table.times is not None
         keep = ~attacked if normal_only and attacked.any() else None
         if keep is not None and not keep.any():
             raise DataError(f"{table.title}: every row is labelled as an attack: give a file with normal rows")
+        self.dataset = dataset
+        self.units = {tag: unit for tag in table.channels if (unit := dataset.unit(tag)) is not None}
         chosen = [
             Chosen(unit, (), tuple((tag, Channel(tag)) for tag, owner in self.units.items() if owner == unit))
             for unit in sorted(set(self.units.values()))
@@ -136,11 +146,10 @@ class Columns:
             name: part.y[:, k] for part in recording.values() for k, name in enumerate(part.unit.output_names)
         }
         self.sides: dict[str, str] = {}
-        others = [tag for tag in table.channels if tag not in self.units]
-        self.fate = dict.fromkeys(others, "left out in step i: it belongs to no unit")
+        self.fate = dict.fromkeys(table.channels, "left out in step i: it belongs to no unit")
         self.steps = [replace(step, text=f"(i) {step.text}") for step in self.preparation.steps]
         count, done = int(attacked.sum()), "cut out" if normal_only else "kept"
-        self.note("i", f"{count} rows are labelled as attacks{how}; {done}.", attacks=count)
+        self.note("i", f"{count} rows are labelled as attacks ({told}); {done}.", attacks=count)
         self._drop_constant("over the full run")
         if rows is None or rows >= recording.rows:
             self.note("ii", f"all {recording.rows} rows are used.", rows=recording.rows)
@@ -155,6 +164,7 @@ class Columns:
         """Take columns out, and say why."""
         for tag, reason in reasons.items():
             del self.columns[tag]
+            self.sides.pop(tag, None)
             self.fate[tag] = f"dropped in step {number}: {reason}"
         names = f": {', '.join(reasons)}" if reasons else ""
         self.steps.append(Step(number, f"({number}) {what}: {len(reasons)} dropped{names}.", dict(reasons)))
@@ -182,44 +192,40 @@ class Columns:
     def split(self) -> None:
         """Step (iv): inputs and outputs by tag family."""
         found = {tag: self.dataset.side(tag) for tag in self.columns}
-        self.sides = {tag: side[0] for tag, side in found.items() if side is not None}
+        self.sides = {tag: side for tag, (side, _) in found.items() if side}
         reasons = {tag: "of no family of inputs or outputs" for tag in found if tag not in self.sides}
         self.drop(reasons, "iv", "inputs and outputs by tag family; of neither")
-        if ours := [tag for tag, side in found.items() if side is not None and side[1] != "paper"]:
+        if ours := [tag for tag, (_, named) in found.items() if not named]:
             self.note("iv", f"families that the paper does not name, by our rule: {', '.join(ours)}.", tags=ours)
 
     def finish(self, number: str, standardise: bool, noise: float = 0.0, seed: int = 0) -> Prepared:
         """Means and scales of every column; noise on discrete inputs; and the recording."""
-        units: dict[str, dict[str, list[str]]] = {}
-        for tag, side in self.sides.items():
-            if tag in self.columns:
-                units.setdefault(self.units[tag], {"inputs": [], "outputs": []})[side].append(tag)
-        gone = sorted(set(self.units.values()) - set(units))
-        for unit in [unit for unit, sides in units.items() if not sides["outputs"]]:
-            reason = f"unit {unit} has no output left"
-            self.drop(dict.fromkeys(units.pop(unit)["inputs"], reason), number, reason)
-        if gone:
+        every = sorted(set(self.units.values()))
+        measured = {self.units[tag] for tag, side in self.sides.items() if side == "outputs"}
+        left = [unit for unit in every if unit in measured]
+        if gone := [unit for unit in every if unit not in map(self.units.get, self.sides)]:
             self.note(number, f"units without a channel left: {', '.join(gone)}.", doubt=True)
-        if not units:
+        for unit in [unit for unit in every if unit not in (*left, *gone)]:
+            reason = f"unit {unit} has no output left"
+            self.drop({tag: reason for tag in self.sides if self.units[tag] == unit}, number, reason)
+        if not left:
             raise DataError("no unit has an output left: give more rows, or files in which something happens")
-        if len(units) < 2:
-            self.note(number, f"only unit {next(iter(units))} is left: nothing to couple.", doubt=True)
-        scales: dict[str, dict[str, tuple[float, float]]] = {}
+        if len(left) < 2:
+            self.note(number, f"only unit {left[0]} is left: nothing to couple.", doubt=True)
+        scales: dict[str, dict[str, tuple[float, float]]] = {unit: {} for unit in left}
         filled = noisy = 0
-        for unit, sides in sorted(units.items()):
-            scales[unit] = {}
-            for side, tag in ((side, tag) for side, tags in sides.items() for tag in tags):
-                values = self.columns[tag]
-                if side == "inputs":
-                    values, holes, _ = fill(values, "hold")
-                    filled = max(filled, int(holes.sum()))
-                mean, std = float(np.nanmean(values)), float(np.nanstd(values))
-                scales[unit][tag] = (mean, std)
-                if noise and side == "inputs" and discrete_reason(values) is not None:
-                    noisy += 1
-                    values = values + noise * std * stream(seed, "input noise", tag).standard_normal(len(values))
-                self.columns[tag] = (values - mean) / std if standardise else values
-                self.fate[tag] = f"kept, {side[:-1]} of {unit}"
+        for tag, side in sorted(self.sides.items(), key=lambda item: (self.units[item[0]], item[1])):
+            values = self.columns[tag]
+            if side == "inputs":
+                values, holes, _ = fill(values, "hold")
+                filled = max(filled, int(holes.sum()))
+            mean, std = float(np.nanmean(values)), float(np.nanstd(values))
+            scales[self.units[tag]][tag] = (mean, std)
+            if noise and side == "inputs" and discrete_reason(values) is not None:
+                noisy += 1
+                values = values + noise * std * stream(seed, "input noise", tag).standard_normal(len(values))
+            self.columns[tag] = (values - mean) / std if standardise else values
+            self.fate[tag] = f"kept, {side[:-1]} of {self.units[tag]}"
         done = "z-scores are written"
         if not standardise:
             done = "values stay in engineering units; --standardise writes z-scores"
@@ -229,30 +235,29 @@ class Columns:
             self.note("vi", text, seed=seed, noise=noise)
         if filled:
             self.note(number, f"inputs were held where they are missing, in at most {filled} rows.", rows=filled)
-        return Prepared(*self._recorded(units), self._fates(), scales, standardise)
+        return Prepared(*self._recorded(left), self.fate, scales, standardise)
 
-    def _recorded(self, units: Mapping[str, Mapping[str, Any]]) -> tuple[Recording, Preparation]:
-        described = [Unit(name, **sides) for name, sides in sorted(units.items())]
-        arrays = {}
-        for unit in described:
-            y, u = ([self.columns[tag] for tag in names] for names in (unit.output_names, unit.input_names))
-            arrays[unit.name] = np.array(y).T, np.array(u).reshape(len(u), len(y[0])).T
+    def _recorded(self, units: Sequence[str]) -> tuple[Recording, Preparation]:
+        arrays, described = {}, []
+        for unit in units:
+            u, y = (
+                [tag for tag, its in self.sides.items() if its == side and self.units[tag] == unit]
+                for side in ("inputs", "outputs")
+            )
+            described.append(Unit(unit, inputs=u, outputs=y))
+            tables = ([self.columns[tag] for tag in tags] for tags in (y, u))
+            arrays[unit] = tuple(np.stack(table, axis=1) if table else None for table in tables)
         before = self.preparation
         recording = Recording.from_arrays(arrays, before.dt, described)
         rows = recording.rows
-        lost = {tag: fate for tag, fate in self.fate.items() if tag not in self.columns}
-        dropped = {
-            unit: {tag: fate for tag, fate in lost.items() if self.units.get(tag) == unit}
-            for unit in sorted(set(self.units.values()))
-        }
+        dropped: dict[str, dict[str, str]] = {unit: {} for unit in sorted(set(self.units.values()))}
+        for tag, unit in self.units.items():
+            if tag not in self.columns:
+                dropped[unit][tag] = self.fate[tag]
         return recording, replace(
             before, rows=rows, stop=before.stop if rows == before.rows else f"row {rows - 1}", steps=tuple(self.steps),
             dropped=dropped, stretches=tuple((a, min(b, rows)) for a, b in before.stretches if a < rows),
         )  # fmt: skip
-
-    def _fates(self) -> dict[str, str]:
-        """Of all tags, in the order of the table."""
-        return {tag: self.fate[tag] for tag in (*self.units, *self.fate) if tag in self.fate}
 
 
 def discrete_reason(values: FloatArray) -> str | None:

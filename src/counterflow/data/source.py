@@ -12,6 +12,9 @@ from counterflow.data import columns
 from counterflow.data.headers import clean_names, measures_of
 from counterflow.data.notes import Step
 from counterflow.data.places import blaming
+from counterflow.data.times import find_time, is_dated
+
+SAMPLE_ROWS = 200  # by which a column is judged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +61,12 @@ class Source:
         with self.reading():
             lazy = self.scan().select(name)
             return (lazy if rows is None else lazy.head(rows)).collect().to_series()
+
+    def time(self, wanted: str | None = None) -> str | None:
+        """The column of times: the one that is wanted, one of a usual name, or the only one that holds dates."""
+        found = find_time(self.names, wanted, self.name)
+        dated = [name for name in self.names if found is None and is_dated(self.column(name, SAMPLE_ROWS))]
+        return dated[0] if len(dated) == 1 else found
 
     def renamed(self, new: Mapping[str, str]) -> Source:
         """The same with other names for some columns."""

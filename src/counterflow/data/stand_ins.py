@@ -162,12 +162,12 @@ def _shown(values: FloatArray, digits: int) -> list[str]:
 
 
 def _hai_role(tag: str) -> str:
-    side = hai.DATA_SET.side(tag)
-    if tag in _TAGS["hai"]["constant"] or side is None:
+    side, _ = hai.DATA_SET.side(tag)
+    if tag in _TAGS["hai"]["constant"] or not side:
         return "constant"
     if tag.startswith("P1_B"):
         return "setpoint"
-    return "position" if tag.endswith("Z") and side[0] == "inputs" else side[0].removesuffix("s")
+    return "position" if tag.endswith("Z") and side == "inputs" else side.removesuffix("s")
 
 
 def hai_columns(version: str, rows: int, seed: int) -> dict[str, FloatArray]:
@@ -230,9 +230,7 @@ def _write_hai(version: str, folder: Path, rows: int, seed: int) -> list[Path]:
 def _swat_role(tag: str) -> str:
     if tag in (*_TAGS["swat"]["constant"], _SWAT_DISCRETE, _SWAT_ALONE):
         return "other"
-    side = swat.DATA_SET.side(tag)
-    assert side is not None
-    return side[0].removesuffix("s")
+    return swat.DATA_SET.side(tag)[0].removesuffix("s")
 
 
 def swat_columns(rows: int, seed: int) -> dict[str, FloatArray]:

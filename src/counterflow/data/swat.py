@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from counterflow.data.dates import AMBIGUOUS
 from counterflow.data.options import TableOptions
 from counterflow.data.presets import Columns, DataSet, Prepared
 from counterflow.errors import DataError
@@ -44,10 +42,13 @@ def _spelling(name: str) -> str:
 
 
 DATA_SET = DataSet(
-    unit=unit_of, inputs=((r"(MV|P|UV)\d{3}", "paper"),), outputs=((r"(FIT|LIT|DPIT|PIT|AIT)\d{3}", "paper"),),
-    labels=(_LABEL,), spelling=_spelling,
-    header_word="timestamp",  # the normal file begins with a row of stages, XLSX copies with a row of titles
-)  # fmt: skip
+    unit=unit_of,
+    families=((r"(MV|P|UV)\d{3}", "inputs", True), (r"(FIT|LIT|DPIT|PIT|AIT)\d{3}", "outputs", True)),
+    labels=(_LABEL,),
+    spelling=_spelling,
+    # the normal file begins with a row of stages, XLSX copies with a row of titles; few dates may not tell their order
+    options=TableOptions(header_word="timestamp", day_first=True),
+)
 
 
 def prepare_swat(
@@ -83,19 +84,8 @@ def prepare_swat(
     >>> found.recording
     Recording(600 rows, dt=1, units: S1, S2, S3, S4, S5, S6)
     """
-    opened = DATA_SET.open(files)
-    if not opened:
-        raise DataError("no file was given: give files of SWaT")
-    table = DATA_SET.join(opened)
-    try:
-        _ = table.times
-    except DataError as error:
-        if error.code != AMBIGUOUS:
-            raise
-        # a piece without a day after the 12th does not tell: this data set has the day first
-        table = replace(table, options=TableOptions(day_first=True))
-    work = Columns(DATA_SET, table, DATA_SET.attacked(table), normal_only, rows)
-    measured = [tag for tag in work.columns if (found := DATA_SET.side(tag)) is not None and found[0] == "outputs"]
+    work = Columns(DATA_SET, files, normal_only, rows)
+    measured = [tag for tag in work.columns if DATA_SET.side(tag)[0] == "outputs"]
     work.drop_discrete(measured, ", measurements only")
     work.split()
     _collapse(work)
@@ -106,7 +96,7 @@ def prepare_swat(
 def _collapse(work: Columns) -> None:
     """Actuators as bits: where 2 occurs (open, running), it is 1 and all else 0."""
     three, reasons = [], {}
-    for tag in [tag for tag, side in work.sides.items() if side == "inputs" and tag in work.columns]:
+    for tag in [tag for tag, side in work.sides.items() if side == "inputs"]:
         values = work.columns[tag]
         states = np.unique(values[~np.isnan(values)])
         if states[-1] > 1.5:

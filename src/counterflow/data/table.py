@@ -13,16 +13,14 @@ import polars
 
 from counterflow.data import columns, long_tables
 from counterflow.data.columns import Numbers
-from counterflow.data.dates import NONE
 from counterflow.data.formats import open_files
 from counterflow.data.notes import Step
 from counterflow.data.options import TableOptions, divided, takes
-from counterflow.data.source import Source, frame_source
-from counterflow.data.times import Times, find_time, parse, time_column
+from counterflow.data.source import SAMPLE_ROWS, Source, frame_source
+from counterflow.data.times import NONE, Times, find_time, parse
 from counterflow.errors import DataError
 from counterflow.frames import as_polars, is_frame
 
-_SAMPLE_ROWS = 200
 _BATCH_BYTES = {True: 1 << 30, False: 1 << 28}  # of values read at once: each batch of a text is a pass over the file
 
 
@@ -165,44 +163,30 @@ def open_table(source: object, **options: Any) -> Table:
 
 def _dated_column(files: Sequence[Source]) -> str | None:
     """The column of times where none is called so: the only one that holds dates, in all files."""
-    first = files[0]
-    if any(find_time(file.names, None, file.name) is not None for file in files):
-        return None
-    found = time_column(first.names, lambda name: first.column(name, _SAMPLE_ROWS))
+    named = any(find_time(file.names, None, file.name) for file in files)
+    found = None if named else files[0].time()
     return found if all(found in file.names for file in files) else None
 
 
-def _one_table(files: list[Source], options: TableOptions) -> Table:
+def _one_table(files: Sequence[Source], options: TableOptions) -> Table:
     """Long tables made wide, files that share nothing side by side, all others after each other.
 
     Files that share some of their channels are one table, in which a column that stands in some of them only is a
     mistake of spelling more often than not.
     """
-    times = [find_time(file.names, options.time, file.name) for file in files]
     named = [long_tables.long_names(file, options) for file in files]
-    found = [names for names in named if names is not None]
-    if found and len(found) == len(files):
-        return _made(long_tables.widened(files, found, options), options)
-    if len(files) > 1:
+    apart = all(named)
+    if len(files) > 1 and not apart:
+        times = [find_time(file.names, options.time, file.name) for file in files]
         channels = [set(file.names) - {time} for file, time in zip(files, times, strict=True)]
         alone = all(len(own) == 1 and long_tables.is_value(next(iter(own))) for own in channels)
         apart = alone or sum(map(len, channels)) == len(set().union(*channels))
         if not apart and all(file.sheet for file in files) and _overlapping(files, options):
             apart, titled = True, zip(files, times, strict=True)  # columns of one name are of different units
             files = [f.renamed({name: f"{f.sheet}.{name}" for name in f.names if name != t}) for f, t in titled]
-        if apart:
-            return _made(long_tables.side_by_side(files, options), options)
-    return join(files, options)
-
-
-def _made(wide: Source, options: TableOptions) -> Table:
-    """A table made of others, whose times are read already."""
-    seconds = wide.scan().collect_schema()[long_tables.TIME] == polars.Float64
-    own = replace(
-        options, time=long_tables.TIME, time_format="seconds" if seconds else None, day_first=None,
-        timezone=None if seconds else options.timezone,
-    )  # fmt: skip
-    return Table((wide,), wide.names, long_tables.TIME, own)
+    if not apart:
+        return join(files, options)
+    return join([long_tables.gathered(files, named, options)], replace(options, time=long_tables.TIME))
 
 
 def _overlapping(files: Sequence[Source], options: TableOptions) -> bool:
@@ -238,7 +222,7 @@ def _date_beside(file: Source, time_name: str | None) -> str | None:
     date = next((name for name in file.names if name.casefold() == "date" and name != time_name), None)
     if time_name is None or date is None:
         return None
-    some = file.column(time_name, _SAMPLE_ROWS)
+    some = file.column(time_name, SAMPLE_ROWS)
     if some.dtype == polars.Time:
         return date
     if some.dtype != polars.String:

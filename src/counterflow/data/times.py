@@ -1,7 +1,8 @@
 """Time columns of the usual kinds, as whole nanoseconds.
 
 A column is one kind throughout: dates with or without a zone, day or month first, epochs, spreadsheet serials, or plain
-seconds. What is not certain is refused with the option that would settle it, never guessed.
+seconds. The order of day, month and year is found from all cells together. What is not certain is refused with the
+option that would settle it, never guessed.
 """
 
 from __future__ import annotations
@@ -15,10 +16,27 @@ import numpy as np
 import polars
 from numpy.typing import NDArray
 
-from counterflow.data.dates import DATE, MOST_UNREAD, NONE, SECOND, Cells, Nanoseconds, dates
 from counterflow.data.options import TableOptions, some
-from counterflow.errors import DataError
+from counterflow.errors import DataError, OptionError
+from counterflow.plant.calendar import SECOND, Calendar
 
+Nanoseconds = NDArray[np.int64]
+
+NONE = np.iinfo(np.int64).min  # no time, as NumPy's NaT
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_DATE = (
+    r"^(?P<a>\d{1,4})(?P<sign>[-/. ])(?P<b>\d{1,2}|[A-Za-z]{3,9})[-/. ](?P<c>\d{1,4})"
+    r"(?:[T ]+(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2})(?:[.,](?P<fraction>\d{1,9})\d*)?)?"
+    r"\s*(?P<half>[AaPp]\.?[Mm]\.?)?)?\s*(?P<zone>Z|UTC|[+-]\d{2}:?\d{2})?$"
+)
+_MOST_UNREAD = 0.02  # share of cells that may be no times: their rows are left out
+_REMEDY = "give its format, such as time_format = '%d/%m/%Y %H:%M:%S'"
+_FORMS = {  # what all cells of a column have, or none; at midnight some exports write the date alone
+    "begins with the year": polars.col("a").str.len_chars() == 4,
+    "names the month": polars.col("b").str.contains("^[A-Za-z]"),
+    "has a zone": polars.col("zone").is_not_null(),
+    "has AM or PM": polars.col("half").is_not_null() | polars.col("hour").is_null(),
+}
 NAMES = ("time", "timestamp", "datetime", "date_time", "date", "date time", "time stamp", "t_stamp", "ts", "zeit")
 FORMATS = ("seconds", "s", "ms", "us", "ns", "excel")  # besides strftime patterns
 _EPOCHS = {  # what counts since 1970: in words, typical values, nanoseconds in one
@@ -48,6 +66,13 @@ class Times:
     def shown(self, nanoseconds: int) -> str:
         return shown_time(int(nanoseconds), self.dated) + ("Z" if self.zoned else "")
 
+    @property
+    def stamps(self) -> polars.Series:
+        """The times as polars has them: dates, or durations since 0."""
+        whole = polars.Series(self.nanoseconds)
+        dates = whole.cast(polars.Datetime("ns") if self.dated else polars.Duration("ns"))
+        return dates.dt.replace_time_zone("UTC") if self.zoned else dates
+
 
 def counted(rows: int, dt: float) -> Times:
     """Of rows without a time, that are taken as they come."""
@@ -71,21 +96,15 @@ def shown_time(nanoseconds: int, dated: bool = True) -> str:
 
 
 def moment(given: object, dated: bool, name: str) -> int:
-    """An option such as ``start`` as nanoseconds: an ISO text or a datetime for dates, else seconds."""
-    if isinstance(given, (int, float)) and not isinstance(given, bool) and np.isfinite(given):
-        if not dated:
-            return round(float(given) * SECOND)
-        raise DataError(f"{name} is {given!r}, but the table has dates: give one, such as '2024-05-01 06:00'")
-    text = given.isoformat() if hasattr(given, "isoformat") else given
-    if isinstance(text, str) and dated:
-        try:
-            found = parse(polars.Series([text.replace("T", " ")]), name)
-        except DataError:
-            found = None
-        if found is not None and found.dated and found.nanoseconds[0] != NONE:
-            return int(found.nanoseconds[0])
-        raise DataError(f"{name} is {text[:40]!r}: give a date such as '2024-05-01' or '2024-05-01 06:00:00'")
-    raise DataError(f"{name} is {given!r:.40}: the table's time is a count of seconds; give a number")
+    """An option such as ``start`` as nanoseconds: a date, or a number of seconds where the table has no dates."""
+    if not dated:
+        if isinstance(given, (int, float)) and not isinstance(given, bool) and np.isfinite(given):
+            return round(given * SECOND)
+        raise DataError(f"{name} is {given!r:.40}: the table's time is a count of seconds; give a number")
+    try:
+        return Calendar.starting(given, 1.0).begins
+    except OptionError:
+        raise DataError(f"{name} is {given!r:.40}: give a date such as '2024-05-01' or '2024-05-01 06:00:00'") from None
 
 
 def is_dated(some: polars.Series) -> bool:
@@ -96,7 +115,7 @@ def is_dated(some: polars.Series) -> bool:
         return False
     text = some.str.strip_chars().drop_nulls()
     text = text.filter(text != "")
-    return len(text) > 1 and bool(text.str.contains(DATE).all()) and text.n_unique() > 1
+    return len(text) > 1 and bool(text.str.contains(_DATE).all()) and text.n_unique() > 1
 
 
 def find_time(names: tuple[str, ...], wanted: str | None, file: str) -> str | None:
@@ -112,15 +131,6 @@ def find_time(names: tuple[str, ...], wanted: str | None, file: str) -> str | No
     return next((name for usual in NAMES for name in names if name.casefold() == usual), None)
 
 
-def time_column(names: Sequence[str], cells: Callable[[str], polars.Series]) -> str | None:
-    """The time column by its name, or else the only one that holds dates; `cells` gives some of a column."""
-    named = find_time(tuple(names), None, "")
-    if named is not None:
-        return named
-    dated = [name for name in names if is_dated(cells(name))]
-    return dated[0] if len(dated) == 1 else None
-
-
 def parse(
     column: polars.Series, name: str, options: TableOptions | None = None, line: Callable[[int], str] = lambda row: ""
 ) -> Times:
@@ -131,10 +141,12 @@ def parse(
         zone = (dtype.time_zone or "") if isinstance(dtype, polars.Datetime) else ""
         kind = "dates with a zone" if zone else "dates"
         found = Times(_filled(column, bool(zone)), kind, True, bool(zone), zone)
+    elif isinstance(dtype, polars.Duration):
+        found = Times(column.dt.cast_time_unit("ns").cast(polars.Int64).fill_null(NONE).to_numpy(), "seconds", False)
     elif dtype.is_numeric():
         found = _numbers(column, name, wanted)
     elif dtype == polars.String:
-        cells = Cells(column, name, line)
+        cells = _Cells(column, name, line)
         found = replace(_texts(cells, options), unread=cells.unread, example=cells.example)
     else:
         raise DataError(f"time column {name!r} has type {dtype}, which is neither a date, a number nor text")
@@ -148,7 +160,7 @@ def parse(
     return replace(found, zone="UTC") if found.zoned and found.zone.upper() in ("", "ETC/UTC") else found
 
 
-def _texts(cells: Cells, options: TableOptions) -> Times:
+def _texts(cells: _Cells, options: TableOptions) -> Times:
     """Times of text: numbers, if nearly all cells are, or dates."""
     wanted, text = options.time_format, cells.text
     if wanted is not None and wanted not in FORMATS:
@@ -156,12 +168,148 @@ def _texts(cells: Cells, options: TableOptions) -> Times:
     numbers = text.cast(polars.Int64, strict=False)
     if numbers.null_count() > text.null_count():
         numbers = text.str.replace(",", ".", literal=True).cast(polars.Float64, strict=False)
-    few = numbers.null_count() - text.null_count() <= MOST_UNREAD * len(text)
+    few = numbers.null_count() - text.null_count() <= _MOST_UNREAD * len(text)
     if wanted is None and not (few and text.null_count() < len(text)):
-        nanoseconds, kind, zoned = dates(cells, options.day_first)
+        nanoseconds, kind, zoned = _dates(cells, options.day_first)
         return Times(nanoseconds, kind, True, zoned)
     cells.leave_out(numbers.is_null(), f"is not a number{f', as time_format {wanted!r} says' if wanted else ''}")
     return _numbers(numbers, cells.name, wanted)
+
+
+# ---- dates in text
+
+
+class _Cells:
+    """The cells of a time column as text, None where they are empty, and what was left out of them."""
+
+    def __init__(self, column: polars.Series, name: str, line: Callable[[int], str]) -> None:
+        text = column.str.strip_chars().str.strip_chars('"').str.strip_chars()
+        self.text, self.name, self.line = text.set(text == "", None), name, line
+        self.unread, self.example = 0, ""
+
+    def at(self, row: int) -> str:
+        """A cell and where it stands."""
+        return f"{self.text[row][:40]!r} in row {row}{self.line(row)}"
+
+    @property
+    def known(self) -> NDArray[np.bool_]:
+        """Which cells hold something."""
+        return self.text.is_not_null().to_numpy()
+
+    def leave_out(self, wrong: polars.Series, why: str) -> None:
+        """Leave out cells that are wrong if they are few; refuse the column otherwise, naming the first."""
+        rows = (wrong & self.text.is_not_null()).arg_true()
+        if len(rows) == 0:
+            return
+        self.unread += len(rows)
+        if self.unread > _MOST_UNREAD * len(self.text):
+            raise DataError(f"time column {self.name!r} holds {self.at(int(rows[0]))}, which {why}")
+        self.example = self.example or self.at(int(rows[0]))
+        self.text = self.text.set(wrong, None)
+
+    def refuse_mixed(self, one: int, has: str, other: int, has_not: str) -> None:
+        """Refuse a column in which rows are written in two ways."""
+        raise DataError(
+            f"time column {self.name!r} mixes formats: {self.at(one)} {has}, {self.at(other)} {has_not}; write all of "
+            "them in one way"
+        )
+
+
+def _dates(cells: _Cells, day_first: bool | None) -> tuple[Nanoseconds, str, bool]:
+    """Nanoseconds since 1970, `NONE` where a cell is empty or left out; of what kind they are; and whether in UTC."""
+    parts = cells.text.str.extract_groups(_DATE).struct.unnest()
+    if cells.text.null_count() == len(cells.text):
+        return np.full(len(parts), NONE, np.int64), "empty", False
+    cells.leave_out(parts.get_column("a").is_null(), f"is no date or time of a usual kind: {_REMEDY}")
+    rows = np.flatnonzero(cells.known)
+    has = dict.fromkeys(_FORMS, False)
+    for form, which in _FORMS.items():
+        seen = parts.select(which.fill_null(False)).to_series().to_numpy()[rows]
+        has[form] = bool(seen.any()) and (form != "has AM or PM" or parts.get_column("half").is_not_null().any())
+        if has[form] and not seen.all():
+            one, other = int(rows[np.argmax(seen)]), int(rows[np.argmin(seen)])
+            cells.refuse_mixed(one, form, other, "not")
+    late = polars.col("c").cast(polars.Int64)
+    year = polars.when(late < 70).then(late + 2000).when(late < 100).then(late + 1900).otherwise(late)
+    kind = "dates"
+    if has["begins with the year"]:
+        found = _moments(parts, polars.col("a"), polars.col("b"), polars.col("c"))
+    elif has["names the month"]:
+        word = polars.col("b").str.to_lowercase().str.slice(0, 3)
+        month = word.replace_strict(_MONTHS, [str(k) for k in range(1, 13)], default=None)
+        found = _moments(parts, year, month, polars.col("a"))
+    else:
+        readings = [_moments(parts, year, *(polars.col(each) for each in pair)) for pair in ("ba", "ab")]
+        first = _day_first(cells, parts, day_first, readings)
+        found = readings[0 if first else 1]
+        kind = "dates, day first" if first else "dates, month first"
+    cells.leave_out(found.is_null(), f"is no date ({kind}): {_REMEDY}")
+    fraction = parts.get_column("fraction").fill_null("0").str.pad_end(9, "0").cast(polars.Int64)
+    nanoseconds = found.fill_null(0) * SECOND + fraction
+    if has["has a zone"]:
+        digits = parts.get_column("zone").str.replace(":", "", literal=True)
+        offset = digits.str.slice(1).cast(polars.Int64, strict=False).fill_null(0).to_numpy()  # "TC" of "UTC" is null
+        west = digits.str.starts_with("-").fill_null(False).to_numpy()
+        nanoseconds -= polars.Series(np.where(west, -1, 1) * (offset // 100 * 60 + offset % 100) * 60 * SECOND)
+        kind += " with a zone"
+    return np.where(cells.known, nanoseconds.to_numpy(), NONE), kind, has["has a zone"]
+
+
+def _moments(parts: polars.DataFrame, year: polars.Expr, month: polars.Expr, day: polars.Expr) -> polars.Series:
+    """Seconds since 1970 in one reading of the parts; null where there is no such date or time of day."""
+    clock = polars.concat_str(polars.col("hour", "minute", "second").fill_null("0"), separator=":")
+    text = polars.concat_str(polars.concat_str(year, month, day, separator="-"), clock, separator=" ")
+    half = polars.col("half").str.replace_all(".", "", literal=True).str.to_uppercase()
+    moment = polars.coalesce(
+        polars.concat_str(text, half, separator=" ").str.to_datetime("%Y-%m-%d %I:%M:%S %p", strict=False),
+        polars.when(half.is_null()).then(text).str.to_datetime("%Y-%m-%d %H:%M:%S", strict=False),
+    )
+    usable = polars.when(moment.dt.year().is_between(1700, 2250)).then(moment)
+    return parts.select(usable.dt.epoch("s").alias("moment")).to_series()
+
+
+def _runs_on(readings: list[polars.Series]) -> bool | None:
+    """Whether the first reading is the right one, because its rows run on over midnight; None if that does not tell.
+
+    In one reading the date changes with the usual step, in the other by a month.
+    """
+    run_on = []
+    for reading in readings:
+        seconds = reading.drop_nulls().to_numpy()
+        steps, changed = np.abs(np.diff(seconds)), np.diff(seconds // 86_400) != 0
+        within = steps[~changed & (steps > 0)]
+        run_on.append(bool(len(within) and (steps[changed] <= 1.5 * np.median(within)).any()))
+    return None if run_on[0] == run_on[1] else run_on[0]
+
+
+def _day_first(cells: _Cells, parts: polars.DataFrame, given: bool | None, readings: list[polars.Series]) -> bool:
+    """Whether the first of two numbers is the day."""
+    a, b = (parts.get_column(name).cast(polars.Int64).fill_null(0).to_numpy() for name in "ab")
+    first, second = bool((a > 12).any()), bool((b > 12).any())
+    if first and second:
+        cells.refuse_mixed(int(np.argmax(a > 12)), "has the day first", int(np.argmax(b > 12)), "the month")
+    if first or second:
+        if given is not None and given != first:
+            raise DataError(
+                f"day_first is {given}, but time column {cells.name!r} has the {'day' if first else 'month'} first: "
+                "leave the option out"
+            )
+        return first
+    if given is not None:
+        return given
+    if (parts.get_column("sign") == ".").any() or (a == b).all():  # 3.4.2024 is always the 3rd of April
+        return True
+    told = _runs_on(readings)
+    if told is not None:
+        return told
+    raise DataError(
+        f"time column {cells.name!r}: {cells.at(int(np.argmax(a != b)))} may have the day or the month first, and no "
+        "other row tells: say it with day_first = true or false, on the command line with --day-first or --month-first",
+        code="ambiguous-dates",
+    )
+
+
+# ---- numbers, and zones
 
 
 def _refuse_unknown(timezone: str) -> None:
@@ -178,7 +326,7 @@ def _filled(dates: polars.Series, zoned: bool) -> Nanoseconds:
     return np.array(dates.cast(polars.Datetime("ns")).cast(polars.Int64).fill_null(NONE).to_numpy(), np.int64)
 
 
-def _pattern(cells: Cells, pattern: str) -> Times:
+def _pattern(cells: _Cells, pattern: str) -> Times:
     zoned = "%z" in pattern
     try:
         found = cells.text.str.to_datetime(pattern, time_unit="ns", strict=False)

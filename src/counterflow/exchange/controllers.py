@@ -20,8 +20,7 @@ from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
 from counterflow.control import Law, Loop, Manual, as_law
 from counterflow.control.controller import Controller, found_loops, law_supposed, learned_loop, run_law
-from counterflow.control.custom import FAILS
-from counterflow.control.law import CONSTANT, FREE, RECORDED, LoopRecord, Replay, last_known
+from counterflow.control.law import CONSTANT, FAILS, FREE, RECORDED, LoopRecord, Replay, last_known
 from counterflow.errors import DataError, ModelError, OptionError
 from counterflow.exchange.part import UnitPart
 from counterflow.exchange.task import Task, UnitData

@@ -7,8 +7,7 @@ import pytest
 
 import counterflow as cf
 from counterflow.control.controller import found_loops, learned_loop, run_law
-from counterflow.control.custom import CustomLaw
-from counterflow.control.law import CONSTANT, FREE, MOVING, RECORDED, LawInput, LoopRecord, active_rows
+from counterflow.control.law import CONSTANT, FREE, MOVING, RECORDED, CustomLaw, LawInput, LoopRecord, active_rows
 from counterflow.control.laws import law_from_json, law_json
 from counterflow.control.pid import robust
 from counterflow.errors import ModelError

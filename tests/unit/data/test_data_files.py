@@ -410,7 +410,7 @@ def test_packed_files_that_unpack_to_too_much(tmp_path: Path, monkeypatch: pytes
     data[place + 24 : place + 28] = (10).to_bytes(4, "little")  # it says that it unpacks to ten bytes
     archive.write_bytes(bytes(data))
     for path in (tmp_path / "a.csv.gz", archive):
-        with pytest.raises(cf.DataError, match=f"{path.name} unpacks to more than the 400000 bytes") as caught:
+        with pytest.raises(cf.DataError, match=f"{path.name} holds more than the 400000 bytes") as caught:
             open_table(path)
         assert caught.value.code == "too-large"
 

@@ -14,10 +14,10 @@ from tolerances import EXACT
 
 import counterflow as cf
 from counterflow.data import inspect
-from counterflow.data.dates import SECOND
 from counterflow.data.grid import time_facts
 from counterflow.data.inspection import count_spikes, guess_unit
 from counterflow.data.times import Times
+from counterflow.plant.calendar import SECOND
 
 
 def loop_facts(values: list[float]) -> dict[str, float]:

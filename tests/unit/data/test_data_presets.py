@@ -122,7 +122,7 @@ def test_attacks_may_be_kept_and_labels_may_be_given_apart(files: dict[str, list
     among = prepare_hai(files["23.05"]).recording
     assert apart == among
     assert prepare_hai(data).recording.rows == 2 * ROWS + 60  # without labels nothing is known of attacks
-    with pytest.raises(cf.DataError, match="no file with tags is among those given"):
+    with pytest.raises(cf.DataError, match="no file has a tag of this data set, only time, label"):
         prepare_hai([labels])
 
 
@@ -235,9 +235,9 @@ def test_dates_early_in_a_month_have_the_day_first(tmp_path: Path, files: dict[s
 
 
 def test_wrong_files_are_refused(tmp_path: Path, files: dict[str, list[Path]]) -> None:
-    with pytest.raises(cf.DataError, match=r"has no tag of this data set"):
+    with pytest.raises(cf.DataError, match="no file has a tag of this data set"):
         prepare_swat(files["21.03"][:1])
-    with pytest.raises(cf.DataError, match=r"has no tag of this data set"):
+    with pytest.raises(cf.DataError, match="no file has a tag of this data set"):
         prepare_hai(files["attack-v0"])
     text = files["attack-v0"][0].read_text().replace("A ttack", "Assault")
     (tmp_path / "a.csv").write_text(text)

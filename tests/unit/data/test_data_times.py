@@ -11,8 +11,8 @@ import pytest
 
 import counterflow as cf
 from counterflow.data import TableOptions, open_table
-from counterflow.data.dates import NONE, SECOND
-from counterflow.data.times import find_time, moment, parse, shown_time
+from counterflow.data.times import NONE, find_time, moment, parse, shown_time
+from counterflow.plant.calendar import SECOND
 
 START = datetime(2015, 12, 22, 16, 0, 0)
 MOMENTS = [START + timedelta(seconds=k) for k in (0, 1, 2, 3600, 40_000)]

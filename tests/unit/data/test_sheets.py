@@ -110,7 +110,7 @@ def test_workbooks_that_are_too_large(tmp_path: Path, monkeypatch: pytest.Monkey
     huge = rewritten(tmp_path / "c.xlsx", flow_rows([1, 2, 3]), sharedStrings=shared)
     open_table(many)
     monkeypatch.setattr(places, "memory_left", lambda: 8 << 20)
-    for path, said in ((many, "room for"), (huge, "c.xlsx unpacks to more than the 4194304 bytes")):
+    for path, said in ((many, "room for"), (huge, "c.xlsx holds more than the 4194304 bytes")):
         with pytest.raises(cf.DataError, match=said) as caught:
             open_table(path)
         assert caught.value.code == "too-large"

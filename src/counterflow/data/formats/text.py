@@ -20,7 +20,7 @@ import polars
 from counterflow.data import columns, headers
 from counterflow.data.headers import SAMPLE_LINES
 from counterflow.data.options import TableOptions
-from counterflow.data.places import REMEDY, Place, blaming, room
+from counterflow.data.places import REMEDY, Place, blaming
 from counterflow.data.source import Source, frame_source
 from counterflow.errors import DataError, OptionError
 
@@ -30,6 +30,7 @@ _TEXT_COLUMNS = 8  # read at once where cells are text, which takes several time
 _SHOWN_SEPARATOR = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 _MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 # what engineers write beyond ASCII, as Windows-1252 has it: letters with accents, units of measure, dashes and quotes
+_WINDOWS = {0xDC00 + byte: bytes([byte]).decode("cp1252", "replace") for byte in range(128, 256)}  # of escaped bytes
 _USUAL = frozenset("°²³µ·±×÷¼½¾§€‰–—‘’“”„•…™®©«»ªº¹¿¡¢£¥\xa0ŠŽšžŸŒœ") | {chr(k) for k in range(0xC0, 0xFF)}
 
 
@@ -137,10 +138,8 @@ class TextSource(Source):
 def read(place: Place, options: TableOptions) -> Iterator[Source]:
     """The one table of a text, of which the beginning is looked at."""
     place.refuse_bomb()
-    lines = _beginning(place)  # refuses what is no text
     encoding, text = _in_utf8(place, options.encoding)
-    if text is not place:
-        lines = _beginning(text)
+    lines = _beginning(text)
     first = headers.header_line(lines, options.skip_rows, options.header_word)
     if first >= len(lines):
         raise DataError(f"{place.name} cannot be read: it has no header after {first} skipped lines")
@@ -186,11 +185,7 @@ def _beginning(place: Place) -> list[str]:
                 raise DataError(f"{place.name} cannot be read: its first line has more than {len(data)} bytes")
     if not data.strip():
         raise DataError(f"{place.name} cannot be read: it is empty")
-    if b"\0" not in data:
-        return re.split(r"\r\n|\n|\r", data.decode("utf-8-sig", "replace"))
-    if not _is_wide(data):
-        raise DataError(f"{place.name} cannot be read: it holds zero bytes, so it is no text table; check what it is")
-    return []
+    return re.split(r"\r\n|\n|\r", data.decode("utf-8-sig", "replace"))
 
 
 # ---- encodings
@@ -202,6 +197,8 @@ def _in_utf8(place: Place, encoding: str | None) -> tuple[str, Place]:
         first = next(place.chunks(), b"")
         if _is_wide(first):
             return "UTF-16", _decoded(place, "utf-16" if first.startswith(_MARKS) else "utf-16-le")
+        if b"\0" in first:
+            raise DataError(f"{place.name} cannot be read: it holds zero bytes: it is no text; check what it is")
         return ("UTF-8", place) if _fault(place) is None else _windows(place)
     try:
         known = codecs.lookup(encoding).name
@@ -235,21 +232,8 @@ def _fault(place: Place) -> UnicodeDecodeError | None:
     return None
 
 
-def _whole(place: Place) -> bytes:
-    out, most = bytearray(), room()
-    for chunk in place.chunks():
-        out += chunk
-        if len(out) > most:
-            raise DataError(
-                f"{place.name} is not UTF-8 and has more than the {most} bytes that there is room for to turn it into "
-                "that: save it as UTF-8, or divide it",
-                code="too-large",
-            )
-    return bytes(out)
-
-
 def _decoded(place: Place, encoding: str) -> Place:
-    data = _whole(place)
+    data = place.whole("save it as UTF-8, or divide it")
     try:
         return replace(place, content=data.decode(encoding).lstrip("\ufeff").encode())
     except (UnicodeError, ValueError, LookupError) as error:
@@ -259,20 +243,11 @@ def _decoded(place: Place, encoding: str) -> Place:
 
 def _windows(place: Place) -> tuple[str, Place]:
     """Bytes that are not UTF-8 as Windows-1252, if nothing of them is unlikely there; lines may differ."""
-
-    def read(fault: UnicodeError) -> tuple[str, int]:
-        assert isinstance(fault, UnicodeDecodeError)
-        text = fault.object[fault.start : fault.end].decode("cp1252", "replace")
-        if not _USUAL.issuperset(text):
-            line = data.count(b"\n", 0, fault.start) + 1
-            said = f"{place.name} is not UTF-8, nor does line {line} look like Windows-1252: {REMEDY}"
-            raise DataError(said, code="encoding") from fault
-        replaced.append(len(text))
-        return text, fault.end
-
-    data, replaced = _whole(place), list[int]()
-    codecs.register_error("counterflow.windows", read)
-    content = data.decode("utf-8", "counterflow.windows")
-    beyond = sum(not sign.isascii() for sign in content) if not content.isascii() else 0
-    mixed = " and UTF-8" if beyond > sum(replaced) else ""
-    return f"Windows-1252{mixed}", replace(place, content=content.encode())
+    text = place.whole("save it as UTF-8, or divide it").decode("utf-8", "surrogateescape")
+    signs = set(text)
+    if unlikely := [sign for sign in signs if _WINDOWS.get(ord(sign), "°") not in _USUAL]:
+        line = text.count("\n", 0, min(map(text.index, unlikely))) + 1
+        said = f"{place.name} is not UTF-8, nor does line {line} look like Windows-1252: {REMEDY}"
+        raise DataError(said, code="encoding")
+    mixed = any(not sign.isascii() and ord(sign) not in _WINDOWS for sign in signs)
+    return f"Windows-1252{' and UTF-8' if mixed else ''}", replace(place, content=text.translate(_WINDOWS).encode())

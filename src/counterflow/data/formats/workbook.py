@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,6 @@ from counterflow.data.notes import told
 from counterflow.data.options import TableOptions
 from counterflow.data.places import Place
 from counterflow.data.source import Source
-from counterflow.data.times import time_column
 from counterflow.errors import DataError
 
 _LARGEST = 4 << 30  # bytes of all unpacked parts
@@ -43,31 +43,24 @@ def read(place: Place, wanted: TableOptions) -> Iterator[Source]:
         yield _sheet(place, title, wanted)
         return
     found: dict[str, Source] = {}
+    times: dict[str, str] = {}
     for title in titles[:_MOST_SHEETS]:
-        try:
+        with suppress(DataError):  # a cover, a chart, a legend
             each = _sheet(place, title, wanted)
-        except DataError:  # a cover, a chart, a legend
-            continue
-        if _time(each, wanted.time) is not None:
-            found[title] = each
+            if (time := each.time(wanted.time)) is not None:
+                found[title] = each
+                times[title] = time
     found = found or {titles[0]: _sheet(place, titles[0], wanted)}
-    common = _time(next(iter(found.values())), wanted.time)  # the column of times has one name in all of them
+    common = next(iter(times.values()), "")  # the column of times has one name in all of them
     left = [title for title in titles if title not in found]
     named = options.some([repr(title[:40]) for title in left], _MOST_NAMED)
     notes = (told("sheets", file=place.name, count=len(left), titles=named),) if left else ()
     for title, sheet in found.items():
-        own = _time(sheet, wanted.time)
-        table = sheet if own is None or common is None else sheet.renamed({own: common})
+        table = sheet.renamed({times.get(title, common): common})
         if len(found) > 1:
             table = replace(table, name=f"{place.name}, sheet {title}", sheet=title)
         yield replace(table, notes=notes)
         notes = ()
-
-
-def _time(sheet: Source, wanted: str | None) -> str | None:
-    """The column of times: the one that is wanted, or else the one that is found; None if there is none."""
-    near = (name for name in sheet.names if wanted is not None and name.casefold() == wanted.strip().casefold())
-    return next(near, None) or time_column(sheet.names, lambda name: sheet.column(name, SAMPLE_LINES))
 
 
 def _chosen(place: Place, titles: list[str], wanted: str) -> str:
