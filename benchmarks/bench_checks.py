@@ -21,6 +21,7 @@ import numpy as np
 from check_plants import (
     closed_loop,
     joined,
+    looked,
     material_of,
     open_loop,
     proportional,
@@ -32,8 +33,8 @@ from check_plants import (
 
 import counterflow as cf
 from counterflow.checks import check
-from counterflow.checks.innovations import drift, drift_checks, size_checks, white_checks, whiteness
-from counterflow.checks.inputs import Feedbacks, feedback_checks
+from counterflow.checks.innovations import drift, whiteness
+from counterflow.checks.inputs import Feedbacks
 from counterflow.plant import excitation
 from counterflow.plant.simulation import simulate
 
@@ -74,7 +75,7 @@ def feedback_levels(plant: cf.Plant) -> list[str]:
             for j in range(material.u.shape[1]):
                 found = tests.of(j)
                 p_values += [*found.p_values, *found.same_row_p]
-            verdicts += [each.verdict for each in feedback_checks(material)]
+            verdicts += [each.verdict for each in looked("feedback", material)]
         rows.append(
             f"| {kind} | {len(verdicts)} | {share(p_values, 0.01)} | {share(p_values, 0.05)} "
             f"| {verdicts.count('caution')} | {verdicts.count('fail')} |"
@@ -94,7 +95,7 @@ def controllers() -> list[str]:
     rows = []
     for name, law in laws.items():
         found = [
-            feedback_checks(material_of(closed_loop(law, STEPS, seed), tank_plant_once))
+            looked("feedback", material_of(closed_loop(law, STEPS, seed), tank_plant_once))
             for seed in range(10 if QUICK else 40)
         ]
         pump, demand = [each[0] for each in found], [each[1] for each in found]
@@ -122,7 +123,7 @@ def innovations() -> list[str]:
             half = drift(material, m)
             assert half is not None
             p_drift += list(half.p_values)
-        for each in (*white_checks(material), *size_checks(material), *drift_checks(material)):
+        for each in (c for name in ("whiteness", "innovation size", "drift") for c in looked(name, material)):
             alarms[each.name] += each.verdict != "pass"
     out = [
         f"- whiteness: p below 0.05 in {share(p_white, 0.05)}; {alarms['whiteness']} of {2 * RUNS} not passed",
@@ -138,7 +139,7 @@ def innovations() -> list[str]:
         for seed in range(10 if QUICK else 40):
             first, states = simulate(plant, STEPS // 2, rng=seed)
             second = later.simulate(STEPS // 2, rng=1000 + seed, initial_state=states[-1])
-            found.append(drift_checks(material_of(joined(first, second), middle))[1])
+            found.append(looked("drift", material_of(joined(first, second), middle))[1])
         truth = 2 * abs(factor - 1) / (1 + factor)
         out.append(
             f"- a coupling times {factor:g} at half time: {sum(each.verdict != 'pass' for each in found)} of "

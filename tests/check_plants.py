@@ -9,7 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import counterflow as cf
+from counterflow.checks import Check
 from counterflow.checks.material import Material
+from counterflow.checks.verdicts import kinds
 
 FloatArray = NDArray[np.float64]
 
@@ -21,9 +23,12 @@ def material_of(recording: cf.Recording, plant: cf.Plant) -> Material:
     """What the checks look at, with the given plant as the fitted one."""
     if id(plant) not in _ORACLES:
         _ORACLES[id(plant)] = plant, cf.fit(recording, plant, method="oracle")
-    found = Material.of(_ORACLES[id(plant)][1].about(recording))
-    assert found is not None
-    return found
+    return Material(_ORACLES[id(plant)][1].about(recording))
+
+
+def looked(name: str, material: Material) -> list[Check]:
+    """All checks of one kind."""
+    return list(kinds()[name].look(material))
 
 
 def joined(first: cf.Recording, second: cf.Recording) -> cf.Recording:

@@ -6,7 +6,6 @@
 
 from counterflow.checks.check import check, failed_checks, server_checks
 from counterflow.checks.free_runs import FreeRun, UnitRun, free_run
-from counterflow.checks.kinds import Verdict
-from counterflow.checks.verdicts import Check, Checks
+from counterflow.checks.verdicts import Check, Checks, Verdict
 
 __all__ = ["Check", "Checks", "FreeRun", "UnitRun", "Verdict", "check", "failed_checks", "free_run", "server_checks"]

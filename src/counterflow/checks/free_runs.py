@@ -7,19 +7,19 @@ alone, which knows its own measurements and inputs and nothing of the other unit
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
-from counterflow.checks.kinds import Verdict
+from counterflow.checks.figures import MOST_CURVES, Pen
 from counterflow.checks.material import Material
-from counterflow.checks.verdicts import Check, Kind, Trouble
+from counterflow.checks.verdicts import Check, Kind, Verdict
 from counterflow.errors import CounterflowError, DataError, OptionError
 from counterflow.exchange.part import UnitPart
 from counterflow.filtering import kalman_filter
@@ -69,6 +69,11 @@ class UnitRun:
         """Root mean square error of each channel (channels,) over starts and the whole horizon."""
         errors = self.errors(model)
         return np.asarray(np.sqrt(_nanmean(errors.reshape(-1, errors.shape[2]), 0)))
+
+    def by_horizon(self, model: str) -> FloatArray:
+        """Root mean square error by horizon (horizon,), over all channels that move, in their standard deviations."""
+        moving = self.spread > 0
+        return np.asarray(np.sqrt(_nanmean(np.square(self.rmse(model)[:, moving] / self.spread[moving]), 1)))
 
     def by_start(self, model: str) -> FloatArray:
         """Mean square error of each start (starts,) over horizon and channels, each in its standard deviations.
@@ -164,8 +169,8 @@ def free_run(
     for name in local or {}:
         if name not in fit.names:
             raise OptionError(f"free_run: local names unit {name!r}, but the units are {', '.join(fit.names)}")
-    material = Material.of(fit.server if recording is None else fit.about(recording))
-    if material is None:
+    material = Material(fit.server if recording is None else fit.about(recording))
+    if "inputs" not in material.has:
         raise OptionError(f"free_run: method {fit.method!r} keeps no rows to predict: give a recording")
     if recording is None:
         return run_of_messages(material, horizon, starts)
@@ -219,48 +224,53 @@ def _unit_run(
     return UnitRun(name, channels, ahead, joint, local_run, held, _spread(truth))
 
 
-def free_run_checks(material: Material, horizon: int, run_of: Callable[[Material, int], FreeRun]) -> list[Check]:
-    """One for each unit: does the joint model predict better than what is simpler?"""
-    kind, out = Kind("free run", "error / persistence"), []
-    horizon = min(horizon, max(1, (material.rows - 1) // 4))
-    runs = run_of(material, horizon) if material.rows > 2 else None
-    for name in material.names:
-        run = None if runs is None else runs[name]
-        ratio, better = (math.nan, math.nan) if run is None else run.compared("joint", "persistence")
-        if run is None or not math.isfinite(ratio):
-            finding = f"{name} was measured in too few rows, or never moves: there is nothing to predict"
-            out.append(kind.unknown(name, finding))
-            continue
-        against, gain = run.compared("joint", "local")
-        finding = f"over {horizon} rows the joint model errs {ratio:.2f} times as much as persistence"
-        finding += f", {against:.2f} times as much as {name}'s own model alone" if math.isfinite(against) else ""
-        verdict: Verdict = "fail"
-        ahead = f"{horizon} rows ahead it"
-        if ratio > 1 + SLACK and better < -DEVIATIONS:
-            short = f"{ahead} predicts worse than the last value ({ratio:.2f} times its error)"
-            remedy = "do not use its answers over such horizons; give the fit more states, or record what else acts"
-        elif math.isfinite(against) and against > 1 + SLACK and gain < -DEVIATIONS:
-            short = f"{ahead} predicts worse than the unit's own model ({against:.2f} times its error)"
-            remedy = "the couplings mislead: fit more rows, or let the fit estimate the units' own blocks too"
-        else:
-            verdict = "caution" if ratio > 1 - SLACK or (ratio > CLEAR and better < DEVIATIONS) else "pass"
-            short = f"{ahead} is not surely better than the last value"
-            remedy = (
-                "the inputs on record hardly move this unit, or it drifts: ask about shorter horizons, or record what "
-                "else acts on it"
-            )
-        out.append(kind.found(name, ratio, finding, Trouble("", short, remedy), verdict, **_curves(run)))
-    return out
+class Prediction(Kind):
+    """Does the joint model predict a unit better than what is simpler?"""
 
+    name, claim, place = "free run", "predictions beat simpler ones", 12
+    unit_of_number = "error / persistence"
 
-def _curves(run: UnitRun) -> dict[str, Any]:
-    """Error by horizon of each model, over all channels in their standard deviations."""
-    out = {}
-    moving = run.spread > 0
-    for model in MODELS:
-        scaled = np.square(run.rmse(model)[:, moving] / run.spread[moving])
-        out[model] = np.sqrt(_nanmean(scaled, 1))
-    return out
+    def look(self, material: Material) -> Iterator[Check]:
+        horizon = min(material.horizon, max(1, (material.rows - 1) // 4))
+        runs = (material.run or run_of_messages)(material, horizon) if material.rows > 2 else None
+        for name in material.names:
+            run = None if runs is None else runs[name]
+            ratio, better = (math.nan, math.nan) if run is None else run.compared("joint", "persistence")
+            if run is None or not math.isfinite(ratio):
+                finding = f"{name} was measured in too few rows, or never moves: there is nothing to predict"
+                yield self.unknown(name, finding)
+                continue
+            against, gain = run.compared("joint", "local")
+            finding = f"over {horizon} rows the joint model errs {ratio:.2f} times as much as persistence"
+            finding += f", {against:.2f} times as much as {name}'s own model alone" if math.isfinite(against) else ""
+            verdict: Verdict = "fail"
+            if ratio > 1 + SLACK and better < -DEVIATIONS:
+                short = f"predicts worse than the last value ({ratio:.2f} times its error)"
+                remedy = "do not use its answers over such horizons; give the fit more states, or record what else acts"
+            elif math.isfinite(against) and against > 1 + SLACK and gain < -DEVIATIONS:
+                short = f"predicts worse than the unit's own model ({against:.2f} times its error)"
+                remedy = "the couplings mislead: fit more rows, or let the fit estimate the units' own blocks too"
+            else:
+                verdict = "caution" if ratio > 1 - SLACK or (ratio > CLEAR and better < DEVIATIONS) else "pass"
+                short = "is not surely better than the last value"
+                remedy = (
+                    "the inputs on record hardly move this unit, or it drifts: ask about shorter horizons, or record "
+                    "what else acts on it"
+                )
+            yield self.found(
+                name, ratio, finding, f"{horizon} rows ahead it {short}", remedy, verdict=verdict,
+                joint=run.by_horizon("joint"), local=run.by_horizon("local"),
+                persistence=run.by_horizon("persistence"),
+            )  # fmt: skip
+
+    def draw(self, pen: Pen, checks: list[Check]) -> None:
+        for k, check in enumerate(checks[:MOST_CURVES]):
+            held, steps = check.data["persistence"], np.arange(1, len(check.data["persistence"]) + 1)
+            pen.curve(k, steps, check.data["joint"] / held, check, "-")
+            pen.curve(k, steps, check.data["local"] / held, check, ":")
+        pen.line(1.0)
+        pen.axis.set_ylim(bottom=0)
+        pen.labels("rows ahead (solid: joint model, dotted: own model alone)", "error over persistence's", legend=True)
 
 
 def _starts(given: Starts, rows: int, horizon: int) -> NDArray[np.intp]:

@@ -9,6 +9,7 @@ the whole regression towards the move that happens to be in it.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,11 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
-from counterflow.checks.kinds import ALONE, FAINT, MATERIAL, Verdict
 from counterflow.checks.material import Material
 from counterflow.checks.numbers import inverse_root
-from counterflow.checks.verdicts import Check, Kind, Trouble, percent
-from counterflow.learning.identifiability import STILL, Doubt
+from counterflow.checks.verdicts import Check, Kind, Verdict, percent
+from counterflow.learning.identifiability import STILL
 from counterflow.recurrence import linear_recurrence
 
 # Windows of lags whose means stand for the past: fine near by, coarse far away.
@@ -32,8 +32,9 @@ LIKELY = 1e-3
 FEWEST_MOVES = 8  # about which anything can be said
 ORDERS = 20  # lags over which the ways in which an input moves are counted
 FLAT = 1e-6  # of the largest variance: a way in which an input does not move
-ALONE_AT_ALL = 1e-6
-HARDLY_ALONE = 0.01
+# share of an input's movement that is its own: hard to tell from the others below; from logs; not at all
+ALONE, HARDLY_ALONE, ALONE_AT_ALL = 0.05, 0.01, 1e-6
+FAINT, MATERIAL = 0.01, 0.05  # share of an input's moves that measurements foretell
 MOST_ROWS, STRETCHES = 131_072, 4  # rows of a long record that feedback is looked for in
 WARM_UP = 4096  # rows before such a stretch in which an input's response builds up
 
@@ -41,72 +42,61 @@ WARM_UP = 4096  # rows before such a stretch in which an input's response builds
 # ---- excitation -----------------------------------------------------------------------------------------------------
 
 
-EXCITATION = Kind("excitation", "own share of movement")
+class Excitation(Kind):
+    """One check for each input, and one for each pair of units between which too few rows leave couplings open."""
 
+    name, claim, place = "excitation", "inputs were moved enough", 2
+    unit_of_number = "own share of movement"
+    needs = "inputs"
+    bars = ("share of its movement that is its own", ALONE, 1.0)
 
-def excitation_checks(material: Material, doubts: tuple[Doubt, ...]) -> list[Check]:
-    """One for each input, and one for each pair of units between which too few rows leave couplings open."""
-    u = material.u[:-1]
-    out = []
-    covariance = np.atleast_2d(np.cov(u.T, bias=True)) if len(u) > 1 and u.shape[1] else np.zeros((u.shape[1],) * 2)
-    alone = _alone(covariance)
-    for j, (name, series) in enumerate(zip(material.input_names, u.T, strict=True)):
-        still = series.std() <= STILL * max(float(np.abs(series).max(initial=0.0)), 1e-300)
-        moves = int((np.diff(series) != 0).sum())
-        stepwise = moves < len(series) / 3
-        order, share = (0, 0.0) if still else (_order(series), float(alone[j]))
-        counted = f"{moves} moves in {len(series)} rows" if stepwise else "it moves in most rows"
-        finding = f"{counted}; {percent(share)} of its variance is its own, not shared with other inputs"
-        verdict: Verdict = "pass"
-        trouble = Trouble("", "", "")
-        if still:
-            verdict, finding = "fail", f"{name} never moves in these rows"
-            trouble = Trouble(
-                "", "it was never moved, so its effects cannot be told", "move it, by itself, while recording"
-            )
+    def look(self, material: Material) -> Iterator[Check]:
+        u = material.u[:-1]
+        covariance = np.atleast_2d(np.cov(u.T, bias=True)) if len(u) > 1 and u.shape[1] else np.zeros((u.shape[1],) * 2)
+        for j, own_share in enumerate(_alone(covariance)):
+            yield self._of_input(material, j, u[:, j], covariance, float(own_share))
+        # doubts that no single input is the reason of: units with too few rows
+        couplings, seen = material.server.couplings, set()
+        for doubt in () if couplings is None else couplings.doubts:
+            pair = doubt.cause, doubt.effect
+            if not doubt.channels and pair not in seen:
+                seen.add(pair)
+                rows = float(material.measured[:, [material.names.index(name) for name in pair]].sum(axis=0).min())
+                told = (doubt.reason, doubt.remedy, doubt.reason)
+                yield Check(self.name, " -> ".join(pair), "fail", rows, "rows measured", *told, units=pair)
+
+    def _of_input(self, material: Material, j: int, series: FloatArray, covariance: FloatArray, share: float) -> Check:
+        name, rows = material.input_names[j], len(series)
+        moves, order = int((np.diff(series) != 0).sum()), _order(series)
+        stepwise = moves < rows / 3
+        ways = min(ORDERS, 2 + len(material.model.A) // max(len(material.names), 1), rows // 4)
+        verdict: Verdict = "caution"
+        if series.std() <= STILL * max(float(np.abs(series).max(initial=0.0)), 1e-300):
+            order, share, verdict, finding = 0, 0.0, "fail", f"{name} never moves in these rows"
+            short, remedy = "it was never moved, so its effects cannot be told", "move it, by itself, while recording"
         elif share < ALONE_AT_ALL:
             partners = [material.input_names[k] for k in _partners(covariance, j)]
             verdict, finding = "fail", f"{name} moves only together with {', '.join(partners)}"
-            trouble = Trouble(
-                "", "it moved only together with others, so its own effect cannot be told",
-                "move each of them by itself while recording",
-            )  # fmt: skip
+            short = "it moved only together with others, so its own effect cannot be told"
+            remedy = "move each of them by itself while recording"
         elif stepwise and moves < FEWEST_MOVES:
-            verdict, finding = "caution", f"{name} moves only {moves} times in {len(series)} rows"
-            more = "move it more often: set points drawn at random, held a while"
-            trouble = Trouble("", f"it moved only {moves} times", more)
+            finding, short = f"{name} moves only {moves} times in {rows} rows", f"it moved only {moves} times"
+            remedy = "move it more often: set points drawn at random, held a while"
         elif share < ALONE:
             # a fit from logs takes the fewest inputs that tell what happened, so that its intervals do not show this
             verdict = "fail" if material.model.learned and share < HARDLY_ALONE else "caution"
             finding = f"{percent(1 - share)} of {name}'s movement is shared with other inputs"
-            trouble = Trouble(
-                "", "it moved almost only together with others, whose effects may be taken for its own",
-                "move it more by itself while recording",
-            )  # fmt: skip
-        elif order < min(ORDERS, 2 + len(material.model.A) // max(len(material.names), 1), len(series) // 4):
-            verdict = "caution"
+            short = "it moved almost only together with others, whose effects may be taken for its own"
+            remedy = "move it more by itself while recording"
+        elif order < ways:
             finding = f"{name} moves in {order} independent ways only (a few sinusoids, or nothing but a ramp)"
-            trouble = Trouble(
-                "", f"it moved in {order} independent ways only, so other courses of it are extrapolated",
-                "move it in steps or at random, so that slow and fast answers of the plant show",
-            )  # fmt: skip
-        out.append(EXCITATION.found(name, share, finding, trouble, verdict, share=share, moves=moves, order=order))
-    return out + _doubted(material, doubts)
-
-
-def _doubted(material: Material, doubts: tuple[Doubt, ...]) -> list[Check]:
-    """Doubts that no single input is the reason of: units with too few rows."""
-    pairs: dict[str, Doubt] = {}
-    for doubt in doubts:
-        if not doubt.channels:
-            pairs.setdefault(f"{doubt.cause} -> {doubt.effect}", doubt)
-    out = []
-    for pair, doubt in pairs.items():
-        places = [material.names.index(name) for name in (doubt.cause, doubt.effect)]
-        rows = float(material.measured[:, places].sum(axis=0).min())
-        told = (doubt.reason, doubt.remedy, doubt.reason)
-        out.append(Check("excitation", pair, "fail", rows, "rows measured", *told, units=(doubt.cause, doubt.effect)))
-    return out
+            short = f"it moved in {order} independent ways only, so other courses of it are extrapolated"
+            remedy = "move it in steps or at random, so that slow and fast answers of the plant show"
+        else:
+            counted = f"{moves} moves in {rows} rows" if stepwise else "it moves in most rows"
+            verdict, short, remedy = "pass", "", ""
+            finding = f"{counted}; {percent(share)} of its variance is its own, not shared with other inputs"
+        return self.found(name, share, finding, short, remedy, verdict=verdict, share=share, moves=moves, order=order)
 
 
 def _alone(covariance: FloatArray) -> FloatArray:
@@ -370,71 +360,69 @@ class Feedbacks:
         return p_value, min(1.0, max(0.0, (freedom * share - rank) / min(moves, freedom)))
 
 
-FEEDBACK = Kind("feedback", "share of moves foretold", (FAINT, MATERIAL))
+class Reactions(Kind):
+    """One check for each input: do earlier measurements, or those of the same row, foretell its moves?"""
 
+    name, claim, place = "feedback", "inputs do not react to measurements", 3
+    unit_of_number = "share of moves foretold"
+    limits = (FAINT, MATERIAL)
+    bars = ("share of moves that measurements foretell", MATERIAL, 0.1)
 
-def feedback_checks(material: Material) -> list[Check]:
-    """One for each input: do earlier measurements, or those of the same row, foretell its moves?"""
-    if not material.u.shape[1]:
-        return []
-    out = []
-    enough = material.rows > 4 * (MEASURED_PAST[-1][1] + len(material.input_names))
-    tests = Feedbacks(material) if enough else None
-    for j, name in enumerate(material.input_names):
-        found = None if tests is None else tests.of(j)
-        if found is not None and found.free == 0:
-            finding = f"{name} never moves, or its own past tells all its moves; there is nothing to react with"
-            out.append(FEEDBACK.found(name, 0.0, finding))
-        elif found is None or found.moves < FEWEST_MOVES or not np.isfinite(found.p_values).any():
-            remedy = "ask whoever sets it what they look at"
-            out.append(FEEDBACK.unknown(name, f"{name} moves too few times to tell", remedy, "too few moves to tell"))
-        else:
-            out.append(_feedback(material, name, found))
-    return out
+    def look(self, material: Material) -> Iterator[Check]:
+        enough = material.rows > 4 * (MEASURED_PAST[-1][1] + len(material.input_names))
+        tests = Feedbacks(material) if enough and material.input_names else None
+        for j, name in enumerate(material.input_names):
+            found = None if tests is None else tests.of(j)
+            if found is not None and found.free == 0:
+                finding = f"{name} never moves, or its own past tells all its moves; there is nothing to react with"
+                yield self.found(name, 0.0, finding)
+            elif found is None or found.moves < FEWEST_MOVES or not np.isfinite(found.p_values).any():
+                remedy = "ask whoever sets it what they look at"
+                yield self.unknown(name, f"{name} moves too few times to tell", remedy, "too few moves to tell")
+            else:
+                yield self._told(material, name, found)
 
-
-def _feedback(material: Material, name: str, found: Feedback) -> Check:
-    tests = 2 * int(np.isfinite(found.p_values).sum())
-    earlier = _strongest(found.p_values, found.shares, tests)
-    same = _strongest(found.same_row_p, found.same_row_shares, tests)
-    number, shares = max(earlier[1], same[1]), np.fmax(found.shares, found.same_row_shares)
-    if number < FAINT:
-        chance = float(np.nanmax(np.where(np.isfinite(found.shares), found.shares, 0.0)))
+    def _told(self, material: Material, name: str, found: Feedback) -> Check:
+        tests = 2 * int(np.isfinite(found.p_values).sum())
+        earlier = _strongest(found.p_values, found.shares, tests)
+        same = _strongest(found.same_row_p, found.same_row_shares, tests)
+        number, shares = max(earlier[1], same[1]), np.fmax(found.shares, found.same_row_shares)
+        if number < FAINT:
+            chance = float(np.nanmax(np.where(np.isfinite(found.shares), found.shares, 0.0)))
+            finding = (
+                f"no measurement of an earlier row, or of the same one, foretells {name}'s moves (about "
+                f"{found.moves:.0f}). That it reacts to something nobody records cannot be seen here"
+            )
+            number = min(chance, FAINT) if earlier[0] < 0 else number
+            return self.found(name, number, finding, verdict="pass", shares=shares)
+        late = earlier[1] >= FAINT
+        unit = material.names[earlier[0] if late else same[0]]
+        when = "earlier measurements" if late else "measurements of the same row"
+        both = " (and the same row tells more)" if late and same[1] >= FAINT else ""
         finding = (
-            f"no measurement of an earlier row, or of the same one, foretells {name}'s moves (about "
-            f"{found.moves:.0f}). That it reacts to something nobody records cannot be seen here"
+            f"{when}, most clearly those of {unit}, foretell {percent(number)} of {name}'s moves{both}: it reacts to "
+            "them (or to what moves with them), as a controller does (or both follow one programme that the input's "
+            "own past does not show). With a right model the couplings are not biased by that; but an effect is then "
+            "the one with this input held or overridden, not the one in the running plant, whose controller would "
+            "answer the change. This feedback makes the answer unsafe for the question what will happen in the running "
+            "plant. If the controller sees something that nobody records, effects are biased, and no check can show it"
         )
-        return FEEDBACK.found(
-            name, min(chance, FAINT) if earlier[0] < 0 else number, finding, verdict="pass", shares=shares
+        remedy = (
+            "open the loop or add a test signal of its own (dither, set-point changes) while recording; take the set "
+            "point as the input in its place; or ask with the controller's law included"
         )
-    late = earlier[1] >= FAINT
-    unit = material.names[earlier[0] if late else same[0]]
-    when = "earlier measurements" if late else "measurements of the same row"
-    both = " (and the same row tells more)" if late and same[1] >= FAINT else ""
-    finding = (
-        f"{when}, most clearly those of {unit}, foretell {percent(number)} of {name}'s moves{both}: it reacts to them "
-        "(or to what moves with them), as a controller does (or both follow one programme that the input's own past "
-        "does not show). With a right model the couplings are not biased by that; but an effect is then the one with "
-        "this input held or overridden, not the one in the running plant, whose controller would answer the change. "
-        "This feedback makes the answer unsafe for the question what will happen in the running plant. If the "
-        "controller sees something that nobody records, effects are biased, and no check can show it"
-    )
-    remedy = (
-        "open the loop or add a test signal of its own (dither, set-point changes) while recording; take the set point "
-        "as the input in its place; or ask with the controller's law included"
-    )
-    if not late:
-        remedy += (
-            ". An input logged after it acted can look like feedback: if so, move its column up by one row (in fits "
-            "from logs: same_row=True)"
+        if not late:
+            remedy += (
+                ". An input logged after it acted can look like feedback: if so, move its column up by one row (in "
+                "fits from logs: same_row=True)"
+            )
+        short = (
+            f"its moves follow measurements of {unit}, and such feedback makes answers unsafe for what the running "
+            "plant will do; effects hold with that input held or overridden"
         )
-    short = (
-        f"its moves follow measurements of {unit}, and such feedback makes answers unsafe for what the running plant "
-        "will do; effects hold with that input held or overridden"
-    )
-    # of the same row alone, it may as well be what the input has done in it
-    verdict: Verdict = FEEDBACK.graded(number) if late else "caution"
-    return FEEDBACK.found(name, number, finding, Trouble("", short, remedy), verdict, (unit,), shares=shares)
+        # of the same row alone, it may as well be what the input has done in it
+        verdict: Verdict | None = None if late else "caution"
+        return self.found(name, number, finding, short, remedy, verdict=verdict, units=(unit,), shares=shares)
 
 
 def _strongest(p_values: FloatArray, shares: FloatArray, tests: int) -> tuple[int, float]:

@@ -7,35 +7,59 @@ included.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from counterflow.arrays import FloatArray, block_diagonal
+from counterflow.exchange.outcome import Status
 from counterflow.filtering import FilterResult
 from counterflow.learning.likelihood import SharedRecord
 from counterflow.learning.model import BoolArray, Grounded, Model
 from counterflow.questions.answering import Server
 
+if TYPE_CHECKING:
+    from counterflow.checks.free_runs import FreeRun
+
 
 @dataclass(frozen=True, eq=False)
 class Material:
-    """The fitted model on the rows that are looked at."""
+    """All that is looked at: a server with the rows that it refers to, how its fit ended, and free runs.
 
-    grounded: Grounded
-    record: SharedRecord
-    input_names: tuple[str, ...]  # (U,) "unit channel"
+    ``run``: what makes free runs of the measurements themselves; None: those of the messages are looked at.
+    """
 
-    @classmethod
-    def of(cls, server: Server) -> Material | None:
-        """Of the rows that questions to the server refer to; None if there are none."""
-        if server.shared is None:
-            return None
-        labels = tuple(f"{unit.name} {name}" for unit in server.units for name in unit.input_names)
+    server: Server
+    status: Status | None = None
+    horizon: int = 30
+    run: Callable[[Material, int], FreeRun] | None = None
+
+    @cached_property
+    def has(self) -> tuple[str, ...]:
+        """What a kind of check may need: "fit", "inputs", "rows"."""
+        if self.server.shared is None:
+            return ("fit",)
+        return ("fit", "inputs", "rows") if self.server.has_rows else ("fit", "inputs")
+
+    @property
+    def record(self) -> SharedRecord:
+        assert self.server.shared is not None
+        return self.server.shared
+
+    @cached_property
+    def grounded(self) -> Grounded:
+        """The fitted model on these rows."""
         # process noise that units share has no place in their own models
-        within = block_diagonal([np.ones((unit.states, unit.states)) for unit in server.units])
-        return cls(replace(server.model, Q=server.Q * within).on(server.shared), server.shared, labels)
+        within = block_diagonal([np.ones((unit.states, unit.states)) for unit in self.server.units])
+        return replace(self.server.model, Q=self.server.Q * within).on(self.record)
+
+    @cached_property
+    def input_names(self) -> tuple[str, ...]:
+        """(U,) "unit channel"."""
+        return tuple(f"{unit.name} {name}" for unit in self.server.units for name in unit.input_names)
 
     @property
     def model(self) -> Model:

@@ -21,6 +21,12 @@ def inverse_root(gram: FloatArray, cut: float = 1e-10) -> FloatArray:
     return np.asarray(scale[:, None] * vectors[:, keep] / np.sqrt(values[keep]))
 
 
+def inverse_rank(gram: FloatArray) -> tuple[FloatArray, int]:
+    """Inverse on the directions that there are, and their number."""
+    root = inverse_root(gram)
+    return np.asarray(root @ root.T), root.shape[1]
+
+
 def mean_error(series: FloatArray) -> tuple[float, float]:
     """Mean and its standard error, from the means of batches."""
     mean, plain = float(series.mean()), float(series.std()) / math.sqrt(len(series))

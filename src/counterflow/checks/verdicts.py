@@ -1,17 +1,22 @@
-"""What a check says: a verdict, a number, a finding, a remedy and the data of its picture."""
+"""A kind of check, what it says of a fit, and all that checks say together.
+
+A new check is a module of this folder with a subclass of ``Kind``: it is found there, and nothing else names it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
 from counterflow import notebook, wording
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat, scope_of
-from counterflow.checks.kinds import KINDS, ORDER, Verdict
 from counterflow.errors import OptionError
 from counterflow.frames import as_pandas
 
@@ -20,6 +25,12 @@ if TYPE_CHECKING:
     import polars
     from matplotlib.figure import Figure
 
+    from counterflow.checks.figures import Pen
+    from counterflow.checks.material import Material
+
+Verdict = Literal["pass", "caution", "fail", "unknown"]
+
+ORDER: tuple[Verdict, ...] = ("pass", "unknown", "caution", "fail")  # from good to bad
 WRITTEN = ("name", "about", "verdict", "number", "unit_of_number", "finding", "remedy")  # of a check, in JSON
 MOST_NAMES = 4  # in a sentence that sums several findings up
 
@@ -30,7 +41,7 @@ class Check:
 
     Attributes
     ----------
-    name : its kind, a key of ``KINDS``.
+    name : its kind, a key of ``kinds()``.
     about : the unit, or the input as "unit channel", that it is about; empty: the whole fit.
     verdict : "pass", "caution" (usable, with the finding in mind), "fail" or "unknown" (the data cannot tell).
     number : what the verdict rests on; NaN if unknown. ``unit_of_number`` says what it counts.
@@ -98,8 +109,8 @@ class Checks:
 
     def __getitem__(self, name: str) -> tuple[Check, ...]:
         """All checks of one kind."""
-        if name not in KINDS:
-            raise OptionError(f"checks: there is no kind {name!r}; they are {', '.join(KINDS)}")
+        if name not in kinds():
+            raise OptionError(f"checks: there is no kind {name!r}; they are {', '.join(kinds())}")
         return tuple(check for check in self.checks if check.name == name)
 
     @property
@@ -129,13 +140,11 @@ class Checks:
         """
         out = []
         for verdict in verdicts or ("fail",):
-            for name in KINDS:
-                found: dict[str, list[Check]] = {}
-                for check in self.checks:
-                    if check.name == name and check.verdict == verdict:
-                        found.setdefault(scope_of(check.units), []).append(check)
-                code = f"check-{name.replace(' ', '-')}-{verdict}"
-                out += [Caveat(code, scope, _sentence(name, verdict, each)) for scope, each in found.items()]
+            found: dict[tuple[str, str], list[Check]] = {}
+            for check in self.of(verdict):
+                found.setdefault((check.name, scope_of(check.units)), []).append(check)
+            for (name, scope), each in found.items():
+                out.append(Caveat(f"check-{name.replace(' ', '-')}-{verdict}", scope, _sentence(name, verdict, each)))
         return tuple(out)
 
     def __str__(self) -> str:
@@ -185,52 +194,95 @@ class Checks:
         return polars.DataFrame([check.to_dict() for check in self.checks], schema=schema)
 
     def plot(self) -> Figure:
-        """A matplotlib Figure with a panel for each kind of check."""
-        from counterflow.checks.figures import figure
+        """A matplotlib Figure with a panel for each kind that there is something to draw of; colours are verdicts."""
+        from counterflow.checks.figures import SHADES, drawn
+        from counterflow.questions.plots import canvas
 
-        return figure(self)
+        shown = list(dict.fromkeys(check.name for check in self.checks if drawn(check)))
+        columns = 2 if len(shown) > 1 else 1
+        rows = max(1, -(-len(shown) // columns))
+        drawing, axes = canvas(rows, columns, (5.2 * columns, 2.7 * rows + 0.3))
+        drawing.suptitle(f"verdict: {self.verdict}", x=0.01, ha="left", color=SHADES[self.verdict])
+        for axis, name in zip(axes.flat, shown, strict=False):
+            found = Checks(self[name])
+            kinds()[name].panel(axis, found.checks)
+            axis.set_title(f"{name}: {found.verdict}", loc="left", fontsize=10, color=SHADES[found.verdict])
+        for axis in list(axes.flat)[len(shown) :]:
+            axis.set_axis_off()
+        return drawing
 
 
-@dataclass(frozen=True)
 class Kind:
-    """How checks of one kind are told: its ``name``, and what its number counts.
+    """One kind of check: a subclass says what it is called, looks at its material, and draws what it found.
 
-    ``limits``: of the number, from which on a verdict is "caution", and "fail".
+    Most are looked at unit by unit (``of_unit``), judged by two limits of a number, and drawn as bars of that number.
     """
 
-    name: str
-    unit_of_number: str
-    limits: tuple[float, float] = (np.inf, np.inf)
+    name: ClassVar[str]
+    claim: ClassVar[str]  # what is true of a fit that passes
+    place: ClassVar[float]  # among all kinds, from first to last
+    unit_of_number: ClassVar[str]
+    limits: tuple[float, float] = (np.inf, np.inf)  # of the number, from which on it is "caution", and "fail"
+    needs: ClassVar[Literal["fit", "inputs", "rows"]] = "rows"  # without which nothing can be told
+    always: ClassVar[bool] = True  # whether it is told of every fit, if only that it is unknown
+    bars: ClassVar[tuple[str, float | None, float | None]] = ("", None, None)  # label, limit, room for the numbers
 
-    def graded(self, number: float) -> Verdict:
-        """By the limits."""
-        return graded(number, *self.limits)
+    def wanted(self, material: Material) -> bool:
+        """Whether there is anything to look at for such a fit."""
+        return True
+
+    def look(self, material: Material) -> Iterator[Check]:
+        """All checks of this kind."""
+        for m, name in enumerate(material.names):
+            yield from self.of_unit(material, m, name)
+
+    def of_unit(self, material: Material, m: int, name: str) -> Iterator[Check]:
+        """Those of unit ``m``."""
+        raise NotImplementedError
+
+    def panel(self, axis: Any, checks: Sequence[Check], *look: Any) -> None:
+        """Draw checks of this kind, the worst first; ``look``: colours of curves, and of verdicts."""
+        from counterflow.checks.figures import Pen, drawn
+
+        order: tuple[Verdict, ...] = ("fail", "caution", "pass", "unknown")
+        self.draw(Pen(axis, *look), sorted(filter(drawn, checks), key=lambda check: order.index(check.verdict)))
+        axis.tick_params(labelsize=8)
+
+    def draw(self, pen: Pen, checks: list[Check]) -> None:
+        """The picture of some checks, the worst first."""
+        pen.bars(checks, *self.bars)
 
     def found(
-        self, about: str, number: float, finding: str, trouble: Trouble | None = None, verdict: Verdict | None = None,
-        units: tuple[str, ...] = (), **data: Any,
+        self, about: str, number: float, finding: str, short: str = "", remedy: str = "", *, more: str = "",
+        verdict: Verdict | None = None, units: tuple[str, ...] = (), **data: Any,
     ) -> Check:  # fmt: skip
-        """A check; ``trouble`` is told of it unless it passes. ``verdict``: None: by the limits."""
-        verdict = verdict or self.graded(number)
-        more, short, remedy = ("", "", "") if verdict == "pass" or trouble is None else trouble
-        arrays = {name: np.atleast_1d(np.asarray(value, np.float64)) for name, value in data.items()}
-        told = () if verdict == "pass" else units
-        finding += more
-        return Check(self.name, about, verdict, number, self.unit_of_number, finding, remedy, short, arrays, told)
+        """A check; unless it passes, it tells ``short``, ``remedy``, ``units`` and, after its finding, ``more``.
 
-    def unknown(self, about: str, finding: str = "", remedy: str = "", short: str = "too few rows to tell") -> Check:
+        ``verdict``: None: by the limits. ``data``: what its picture is drawn from.
+        """
+        verdict = verdict or graded(number, *self.limits)
+        if verdict == "pass":
+            more, short, remedy, units = "", "", "", ()
+        arrays = {name: np.atleast_1d(np.asarray(value, np.float64)) for name, value in data.items()}
+        told = (number, self.unit_of_number, finding + more, remedy, short, arrays, units)
+        return Check(self.name, about, verdict, *told)
+
+    def unknown(
+        self, about: str, finding: str = "", remedy: str | None = None, short: str = "too few rows to tell"
+    ) -> Check:
         """That the data cannot tell."""
         finding = finding or f"{about} was measured in too few rows to tell"
-        remedy = remedy or f"record more rows of {about}"
+        remedy = f"record more rows of {about}" if remedy is None else remedy
         return Check(self.name, about, "unknown", float("nan"), self.unit_of_number, finding, remedy, short)
 
 
-class Trouble(NamedTuple):
-    """What is told of a check that does not pass: what to add to its finding, the same in one clause, and a remedy."""
-
-    more: str
-    short: str
-    remedy: str
+@cache
+def kinds() -> Mapping[str, Kind]:
+    """All kinds of checks by name, in the order in which they are told: those of all modules of this folder."""
+    folder = import_module("counterflow.checks")
+    for module in iter_modules(folder.__path__):
+        import_module(f"{folder.__name__}.{module.name}")
+    return {kind.name: kind() for kind in sorted(Kind.__subclasses__(), key=lambda kind: kind.place)}
 
 
 def graded(number: float, caution: float, fail: float) -> Verdict:

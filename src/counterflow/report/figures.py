@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from counterflow.arrays import FloatArray
-from counterflow.checks.kinds import KINDS, Verdict
+from counterflow.checks.verdicts import Verdict, kinds
 from counterflow.errors import OptionError
 from counterflow.questions.numbers import channel_label
 from counterflow.questions.plots import Axis, Line, literal, short_dates
@@ -182,14 +182,14 @@ def training_curves(trainings: Sequence[Training], names: Sequence[str], prefix:
 
 def check_panel(name: str, checks: Sequence[Check], prefix: str) -> Svg | None:
     """The picture of one kind of check; None where it has none."""
-    from counterflow.checks.figures import drawn, panel
+    from counterflow.checks.figures import drawn
 
     if not any(drawn(check) for check in checks):
         return None
     longest = max(len(check.about) for check in checks)
     with _axes((5.0, 2.6), left=min(2.0, 0.5 + 0.06 * longest)) as (figure, axes):
-        panel(axes, name, checks, (*SERIES, FACT), _SHADES, titled=False)
-        return to_svg(figure, prefix, f"{name}: {KINDS[name]}")
+        kinds()[name].panel(axes, checks, (*SERIES, FACT), _SHADES)
+        return to_svg(figure, prefix, f"{name}: {kinds()[name].claim}")
 
 
 @contextmanager

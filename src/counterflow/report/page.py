@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from counterflow.caveats import CAUTION, CLEAR, VERDICTS, Caveat, verdict_of, weighing
-from counterflow.checks.kinds import KINDS
-from counterflow.checks.kinds import ORDER as VERDICT_ORDER
-from counterflow.checks.verdicts import Check, Checks
+from counterflow.checks.verdicts import ORDER as VERDICT_ORDER
+from counterflow.checks.verdicts import Check, Checks, kinds
 from counterflow.files import write_whole
 from counterflow.questions.numbers import channel_label
 from counterflow.report import figures, graph, templates
@@ -177,12 +176,12 @@ def _graph(found: InfluenceGraph) -> View:
 def _cards(checks: Sequence[Check]) -> list[View]:
     """Each kind of check: its worst verdict, its picture, what does not pass, worst first, and the rest."""
     out = []
-    for k, (name, title) in enumerate(KINDS.items()):
+    for k, (name, kind) in enumerate(kinds().items()):
         found = [check for check in checks if check.name == name]
         if found:
             out.append({
                 "worst": Checks(tuple(found)).verdict,
-                "title": title,
+                "title": kind.claim,
                 "drawing": figures.check_panel(name, found, f"k{k}-"),
                 "others": sorted(
                     (c for c in found if c.verdict != "pass"), key=lambda c: -VERDICT_ORDER.index(c.verdict)

@@ -25,7 +25,7 @@ from counterflow.caveats import (
     to_text,
     verdict_of,
 )
-from counterflow.checks.kinds import KINDS
+from counterflow.checks.verdicts import kinds
 from counterflow.exchange import sensors
 from counterflow.federation import reconciliation
 from counterflow.protocol import Answer
@@ -39,7 +39,7 @@ SOURCES = ROOT / "src" / "counterflow"
 BY_TABLE = {
     "exchange/sensors.py": {code for code, _ in sensors.SENTENCES.values()},
     "federation/reconciliation.py": {code for code, _ in reconciliation._OPEN.values()},
-    "checks/verdicts.py": {f"check-{name.replace(' ', '-')}-{v}" for name in KINDS for v in ("fail", "caution")},
+    "checks/verdicts.py": {f"check-{name.replace(' ', '-')}-{v}" for name in kinds() for v in ("fail", "caution")},
     "caveats.py": set(),  # read from a message
 }  # fmt: skip
 
