@@ -49,6 +49,7 @@ methods = ["sufficient", "penalty"]
 [privacy]
 demanded = false
 simulation = true
+delta = 0.1
 ledger = "budget"
 """
 TARGETS = [(name, what) for name in ("plant", "server") for what in ("parent", "job", "whole")]
@@ -58,12 +59,6 @@ PRIVATE = cf.Privacy(8.0, 1e-5, seed=3)
 
 class Sites(Loopback):
     """The loopback federation with budgets, and what a job must have left behind."""
-
-    def budgets(self) -> Sites:
-        for unit in self.units:
-            home = plant_site(self.kits[unit]).home
-            Ledger.create(ledger_path(home / "budget", unit), unit, 5000.0, 1e-1).close()
-        return self
 
     def iterative(self, name: str) -> Job:
         return self.job(name, "penalty", solver="gradient", rounds=ROUNDS)
@@ -129,8 +124,7 @@ def main() -> None:
     ]
     with tempfile.TemporaryDirectory(prefix="faults") as folder:
         sites = Sites(Path(folder), plant.simulate(120, rng=2), plant.locals())
-        sites.make(POLICY)
-        sites.budgets()
+        sites.make(POLICY, budget=5000.0)
         parts = {"kills": lambda: kills(sites, given.kills, given.seed), "cuts": lambda: cuts(sites),
                  "disks": lambda: disks(sites)}  # fmt: skip
         for name, part in parts.items():
@@ -416,7 +410,7 @@ def disks(sites: Sites) -> list[str]:
         return ["## Full disks: left out, they need root", ""]
     rows = []
     for name, moment in (("turbine", 0), ("turbine", 10), ("localhost", 10)):
-        home = sites.root / name / "home"
+        home = sites.root / name
         with _small(home), sites:
             job = sites.iterative(f"full-{name}-{moment}")
             if not moment:

@@ -204,7 +204,7 @@ def _used(sites: Loopback) -> dict[str, float]:
 def _journal(sites: Loopback, name: str, job: str) -> int:
     """Bytes that a site has on the disk for a job, all files of its store."""
     sizes = []
-    for place in (sites.root / name / "home" / "sessions" / job).glob("session.db*"):
+    for place in (sites.root / name / "sessions" / job).glob("session.db*"):
         with contextlib.suppress(FileNotFoundError):  # a log began anew meanwhile
             sizes.append(place.stat().st_size)
     return sum(sizes)

@@ -17,14 +17,16 @@ from typing import Any
 
 import counterflow as cf
 from counterflow.federation.coordinator_session import CoordinatorSession
-from counterflow.federation.flare import authority, jobs, kit, processes
+from counterflow.federation.flare import jobs, kit, processes
 from counterflow.federation.flare.following import FlareJobs
 from counterflow.federation.flare.operator import Operator
 from counterflow.federation.job import Job
-from counterflow.federation.sites.certificates import Participant
+from counterflow.federation.sites import letters
+from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
+from counterflow.federation.sites.plant_folder import PlantFolder
 from counterflow.federation.sites.site import CoordinatorSite
 
-OPERATOR = "operator@coordinator.org"
+OPERATOR = "operator@loopback.local"
 CREATED = "2026-01-01T00:00:00+00:00"  # so that a job made again is the same job
 OPEN_POLICY = """unit = "{unit}"
 [leave]
@@ -55,21 +57,16 @@ class Loopback:
         self.children: dict[str, Any] = {}
         self.operator: Operator | None = None
 
-    def make(self, policy: str = OPEN_POLICY) -> Loopback:
-        """Keys, certificates, kits and what each plant brings."""
+    def make(self, policy: str = OPEN_POLICY, budget: float = 100.0) -> Loopback:
+        """A coordinator and plants that have been welcomed, each in a folder of its own."""
         (port,) = free_ports(1)
-        parties = [
-            Participant("localhost", "server", "coordinator"),
-            Participant(OPERATOR, "operator", "coordinator"),
-            *(Participant(unit, "plant", f"{unit}_works") for unit in self.units),
-        ]
-        folders = {self.root / who.name: who for who in parties}
-        _, kits = authority.establish(self.root / "coordinator", "loopback", "localhost", port, folders)
-        self.kits.update(kits)
-        kit.harden(self.kits["localhost"], self.root / "localhost" / "home")
+        coordinator = CoordinatorFolder.create(self.root / "localhost", "loopback", "localhost", port)
+        self.kits = {"localhost": coordinator.kit.folder, OPERATOR: coordinator.folder / "operator"}
         for unit in self.units:
-            kit.harden(self.kits[unit], self.root / unit / "home", unit)
-            kit.plant_site(self.kits[unit]).bind(self.recording, self.models[unit], policy.format(unit=unit))
+            told = "loopback", coordinator.fingerprint, self.recording, self.models[unit], policy.format(unit=unit)
+            asking = PlantFolder.create(self.root / unit, unit, *told, f"{unit}_works", budget)
+            joined = asking.welcome(coordinator.approve(letters.read_join(asking.join_file)))
+            self.kits[unit] = joined.kit.folder
         return self
 
     def copied(self) -> Loopback:

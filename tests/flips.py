@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import random
 import shutil
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,8 +27,10 @@ from counterflow.federation.policy import Policy
 from counterflow.federation.question_box import QuestionBox
 from counterflow.federation.question_service import QuestionService
 from counterflow.federation.sites import keys, letters, members, party
-from counterflow.federation.sites.coordinator_folder import CoordinatorFolder, Plant
-from counterflow.federation.sites.letters import Card
+from counterflow.federation.sites.certificates import Participant
+from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
+from counterflow.federation.sites.letters import Card, JoinRequest
+from counterflow.federation.sites.members import Member
 from counterflow.federation.sites.site import CoordinatorSite, PlantSite
 from counterflow.federation.turns import SESSION
 from counterflow.plant.model_file import load_model, save_model
@@ -60,7 +61,7 @@ class World:
 
     def coordinator(self, folder: Path) -> CoordinatorFolder:
         (folder / "jobs").mkdir(exist_ok=True)
-        return CoordinatorFolder(folder, "works", "SHA256:AA", "localhost", 8102, "o@w.org", folder, folder)
+        return CoordinatorFolder(folder, "works", "SHA256:AA", "works", "localhost", 8102, "o@w.org")
 
 
 @dataclass(frozen=True)
@@ -238,9 +239,8 @@ def _card(world: World) -> Card:
 def _coordinator(world: World, folder: Path) -> None:
     made = world.coordinator(folder)
     made.keep(world.job)
-    members.write(folder / members.FILE, {unit: ["SHA256:" + "AB:" * 31 + "AB"] for unit in UNITS})
-    (folder / "plants").mkdir()
-    Plant(_card(world), "SHA256:AA", "SHA256:BB", CREATED, CREATED).write(folder / "plants" / "boiler.json")
+    who = Participant("boiler", "plant", "works")
+    members.write(folder / members.FILE, [Member(who, "00", CREATED, ("SHA256:AB",), CREATED, about=_card(world))])
     made.write()
     CoordinatorSite(folder).write_state("fit-1", state="finished", run="r", exchanges=12, bytes_up=100, reason="")
 
@@ -249,38 +249,14 @@ def _coordinator_read(world: World, folder: Path) -> Any:
     made = world.coordinator(folder)
     job = made.job("fit-1")
     return (
-        job and job.to_text(), members.read(folder / members.FILE), made.plants(), party.read(folder),
+        job and job.to_text(), members.read(folder / members.FILE), party.read(folder),
         CoordinatorSite(folder).state("fit-1"),
     )  # fmt: skip
 
 
-def _key(folder: Path) -> None:
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import rsa
-
-    key = rsa.generate_private_key(65537, 2048)
-    form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    (folder / "boiler.key").write_bytes(key.private_bytes(*form))
-
-
 def _letters(world: World, folder: Path) -> None:
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.x509.oid import NameOID
-
-    work = folder.with_name("work")
-    work.mkdir()
-    _key(work)
-    key = keys.load(work / "boiler.key")
-    named = [(NameOID.COMMON_NAME, "boiler"), (NameOID.ORGANIZATION_NAME, "works")]
-    subject = x509.Name([x509.NameAttribute(oid, text) for oid, text in named])
-    asked = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
-    told = {"name": "boiler", "org": "works", "project": "waterworks", "cert_type": "client"}
-    with zipfile.ZipFile(work / "request.zip", "w") as archive:
-        archive.writestr("boiler.csr", asked.public_bytes(serialization.Encoding.PEM))
-        archive.writestr("request.json", json.dumps(told))
-        archive.writestr("site.yaml", "{}")
-    letters.write_join(folder / "boiler.join", _card(world), work / "boiler.key", work / "request.zip")
+    key = keys.new()
+    letters.write(folder / "boiler.join", JoinRequest(_card(world), keys.public(key.public_key())), key)
 
 
 KINDS = (
@@ -317,7 +293,7 @@ KINDS = (
     Kind("coordinator's folder", _coordinator, _coordinator_read),
     Kind(
         "private key",
-        lambda world, folder: _key(folder),
+        lambda world, folder: keys.keep(keys.new(), folder / "boiler.key"),
         lambda world, folder: keys.load(folder / "boiler.key").private_numbers(),
     ),
     Kind("letter to join", _letters, lambda world, folder: letters.read_join(folder / "boiler.join")),

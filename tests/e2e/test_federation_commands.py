@@ -68,9 +68,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         for place in root.glob("*/party.json"):
             party.end_supervisor(place.parent, 10)
             site = PlantFolder if party.role(place.parent) == party.PLANT else CoordinatorFolder
-            kit = site.open(place.parent).kit
-            if kit is not None:
-                processes.stop(kit, patience=1)
+            processes.stop(site.open(place.parent).kit.folder, patience=1)
 
 
 def test_the_runbook_as_it_is_written(folder: Path) -> None:
@@ -147,7 +145,7 @@ def test_a_removed_plant_is_refused_and_comes_back_with_another_key(folder: Path
     assert first is not None
     os.kill(first, signal.SIGKILL)
     _until(lambda: party.supervisor(coordinator) is None)
-    assert processes.running(CoordinatorFolder.open(coordinator).kit), "the site outlives its supervisor"
+    assert processes.running(CoordinatorFolder.open(coordinator).kit.folder), "the site outlives its supervisor"
     assert "is up" in _run("start", str(coordinator), "--detach")  # and the next one ends it
     assert "is up" in _run("start", str(plant), "--detach")
     _until(lambda: _connected(coordinator) == ["boiler"])
@@ -240,8 +238,7 @@ def _nothing_runs(folder: Path) -> None:
     for place in sorted(folder.glob("*/party.json")):
         assert party.supervisor(place.parent) is None, place
         site = PlantFolder if party.role(place.parent) == party.PLANT else CoordinatorFolder
-        kit = site.open(place.parent).kit
-        assert kit is None or not processes.running(kit), place
+        assert not processes.running(site.open(place.parent).kit.folder), place
 
 
 def _logs(folder: Path) -> str:

@@ -24,11 +24,11 @@ from flare_loopback import CREATED, OPERATOR, Cable, Loopback, rerouted
 
 from counterflow.federation import PlantView
 from counterflow.federation.audit import FILE, Audit, verify
-from counterflow.federation.flare import authority, envelope, jobs, kit, processes
+from counterflow.federation.flare import envelope, jobs, kit, processes
 from counterflow.federation.flare.operator import Operator
 from counterflow.federation.job import Job
 from counterflow.federation.parts import questions_about
-from counterflow.federation.sites.certificates import Participant
+from counterflow.federation.sites import certificates, keys
 from counterflow.privacy import Ledger, ledger_path
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # FLARE's own, in the operator's connection
@@ -40,6 +40,7 @@ methods = ["sufficient", "penalty", "lagrangian"]
 [privacy]
 demanded = false
 simulation = true
+delta = 0.01
 ledger = "budget"
 [ask]
 boiler = ["*"]
@@ -64,8 +65,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loopback]:
         sites.make(POLICY)
         resources = sites.kits["localhost"] / "local" / "resources.json"
         resources.write_text(resources.read_text().replace('"max_jobs": 4', '"max_jobs": 8'))
-        for unit in UNITS:
-            Ledger.create(ledger_path(sites.root / unit / "home" / "budget", unit), unit, 100.0, 1e-2).close()
         yield sites
     finally:
         for name in ("localhost", *UNITS):
@@ -81,7 +80,7 @@ def _job(made: Loopback, case: str) -> Job:
 
 
 def _records(made: Loopback, unit: str, job: str) -> list[dict[str, Any]]:
-    with Audit(made.root / unit / "home" / FILE) as audit:
+    with Audit(made.root / unit / FILE) as audit:
         return [record for record in audit.records() if record.get("job") == job]
 
 
@@ -138,7 +137,7 @@ class TestTogether:
                 assert [record["kind"] for record in left] == ["Sufficient"]
             if case == "gradient":
                 assert [record["kind"] for record in left] == ["Introduction"] + ["AugmentedStates"] * 4
-            with Ledger.open(ledger_path(running.root / unit / "home" / "budget", unit)) as ledger:
+            with Ledger.open(ledger_path(running.root / unit / "budget", unit)) as ledger:
                 paid = [entry.id for entry in ledger.entries() if entry.fit == f"job {job.id}"]
             assert paid == [record["ledger_entry"] for record in left if "ledger_entry" in record]
             assert len(paid) == (job.privacy is not None)
@@ -245,7 +244,7 @@ class TestTogether:
         traffic, due = result.traffic, wanted.traffic
         assert (traffic.rounds, traffic.bytes_up, traffic.bytes_down) == (due.rounds, due.bytes_up, due.bytes_down)
         for unit in UNITS:
-            assert verify(made.root / unit / "home" / FILE).broken is None
+            assert verify(made.root / unit / FILE).broken is None
             left = [record["kind"] for record in _records(made, unit, job.id) if record["event"] == "left"]
             assert left == ["Introduction"] + ["AugmentedStates"] * ROUNDS
 
@@ -441,7 +440,7 @@ class TestIntruders:
         assert [record["kind"] for record in left] == ["Introduction"] + ["AugmentedStates"] * 3
         assert len({record["sha256"] for record in left}) == len(left)
         assert sum(record["event"] == "refused" for record in records) >= 7
-        assert verify(lying.root / "boiler" / "home" / FILE).broken is None
+        assert verify(lying.root / "boiler" / FILE).broken is None
 
     def test_no_estimate_is_spoilt_by_it(self, lying: Loopback, forged: dict[str, list[Any]]) -> None:
         job = lying.job("fit-forged", "penalty", solver="gradient", rounds=3)
@@ -483,19 +482,6 @@ class TestIntruders:
         while "authenticated as 'turbine' but claimed endpoint 'boiler'" not in _log(lying, "localhost"):
             assert time.monotonic() < deadline, lying.logs()
             time.sleep(0.1)
-
-
-def test_certificates_are_made_for_whom_they_are_meant(made: Loopback, tmp_path: Path) -> None:
-    """Another authority than the one that was told is refused."""
-    coordinator = made.root / "coordinator"
-    with pytest.raises(cf.StorageError, match="failed"):
-        authority.assemble(
-            made.root / "boiler", coordinator / "approved" / "boiler.signed.zip", "SHA256" + ":00" * 32
-        )
-    key = made.kits["boiler"] / "startup" / "client.key"
-    assert key.stat().st_mode & 0o077 == 0
-    with pytest.raises(cf.OptionError, match="e-mail"):
-        Participant("boiler", "operator", "boiler_works")
 
 
 # ---- intruders
@@ -552,7 +538,7 @@ def _let_lie(made: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "environment", lambda: {**honest, "PYTHONPATH": str(code)})
     resources = made.kits["localhost"] / "local" / "resources.json"
     content = json.loads(resources.read_text())
-    content["components"] = [part for part in content["components"] if part["id"] != "lock"]
+    content["components"] = [part for part in content["components"] if part["id"] not in ("lock", "members")]
     content["components"].append({"id": "liar", "path": "liar.Liar", "args": {}})
     resources.write_text(json.dumps(content))
 
@@ -639,23 +625,10 @@ def _answer(connection: socket.socket) -> bytes:
 
 
 def _self_signed(folder: Path) -> tuple[Path, Path]:
-    from datetime import UTC, datetime, timedelta
-
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import NameOID
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "boiler")])
-    now = datetime.now(UTC)
-    built = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
-    built = built.serial_number(7).not_valid_before(now - timedelta(1)).not_valid_after(now + timedelta(1))
-    certificate, secret = folder / "self.crt", folder / "self.key"
-    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
-    certificate.write_bytes(built.sign(key, hashes.SHA256()).public_bytes(pem))
-    secret.write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain))
-    return certificate, secret
+    key, files = keys.new(), (folder / "self.crt", folder / "self.key")
+    certificates.write(files[0], certificates.found("boiler", key))
+    keys.keep(key, files[1])
+    return files
 
 
 def _allow_everything(server: Path) -> None:

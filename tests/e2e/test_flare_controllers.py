@@ -52,7 +52,7 @@ def test_controllers_answer_as_in_one_process(running: Loopback) -> None:
     twin = alone.counterfactual(data, add={"pump": {"stroke": 0.5}}, start=300, stop=360)["turbine"]
     np.testing.assert_array_equal(world.mean, twin.mean)
     for unit, answers in (("boiler", True), ("turbine", True), ("pump", False)):
-        with Audit(running.root / unit / "home" / FILE) as audit:
+        with Audit(running.root / unit / FILE) as audit:
             said = [record for record in audit.records() if record.get("kind") == "Reaction"]
         assert bool(said) == answers, unit
         assert {record["event"] for record in said} <= {"left"}

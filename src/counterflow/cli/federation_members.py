@@ -145,7 +145,7 @@ def join(
     if welcome is not None:
         plant = plant.welcome(welcome)
         service = plant.folder / f"counterflow-{plant.unit}.service"
-        content = {**picked(plant, "folder unit"), "state": "joined", "kit": plant.kit, "service": service}
+        content = {**picked(plant, "folder unit"), "state": "joined", "kit": plant.kit.folder, "service": service}
         run = f"Run it: counterflow federation start {folder}; or by systemd: {service}"
         return Told(content, [f"Unit {plant.unit} is a member of {plant.federation}.", run])
     if new_key:

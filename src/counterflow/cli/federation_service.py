@@ -132,7 +132,7 @@ def stop(folder: options.Folder) -> None:
     """
     site = opened(folder)
     was = party.end_supervisor(site.folder, STOPPING)
-    left = engine().stop(site.kit) if site.kit is not None else 0
+    left = engine().stop(site.kit.folder)
     output.show(f"{site.label} {'is stopped' if was or left else 'was not running'}")
 
 
@@ -200,7 +200,7 @@ def of_plant(site: PlantFolder, presence: dict[str, Any]) -> dict[str, Any]:
         checked = {"records": found.records, "in_order": found.broken is None, "told": str(found)}
         jobs = _jobs(audit) if checked["in_order"] else []
     return {
-        **picked(site, "unit key"), "welcomed": site.kit is not None, "connected": bool(presence.get("connected")),
+        **picked(site, "unit key"), "welcomed": site.welcomed, "connected": bool(presence.get("connected")),
         "rows": len(own.y), "model": own.model is not None, "policy": policy_line(site.policy),
         "jobs": jobs, "budget": budget_of(site), "audit": checked,
         "waiting": [{"id": job.id, "sha256": digest} for digest, job in job_gate.waiting(site.folder).items()],

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -52,25 +52,11 @@ class Engine(Protocol):
     def require(self) -> None:
         """Raise an OptionError unless the engine is installed."""
 
-    def establish(
-        self, folder: Path, name: str, host: str, port: int, parties: Mapping[Path, Participant]
-    ) -> tuple[str, dict[str, Path]]:
-        """Found a federation and admit the coordinator's own participants: the authority's fingerprint, {who: kit}."""
+    def prepare(self, kit: Path, home: Path, who: Participant, federation: str, server: tuple[str, int]) -> None:
+        """Write all that the engine reads in a kit but key and certificates: at first, and again before every start.
 
-    def found_again(self, folder: Path, name: str) -> None:
-        """Another authority of the same federation, in ``folder / name``."""
-
-    def request(self, folder: Path, federation: str, who: Participant) -> Path:
-        """Make a private key in ``folder``, and a request for a certificate that is sent to the coordinator."""
-
-    def approve(self, folder: Path, requests: Sequence[Path]) -> dict[str, Path]:
-        """Sign requests that the coordinator has looked at: {who: the file that goes back}."""
-
-    def assemble(self, folder: Path, signed: Path, expected_fingerprint: str, into: str = ...) -> Path:
-        """Join a signed certificate with the key in ``folder``: a kit, if it is of that authority."""
-
-    def prepare(self, kit: Path, home: Path, unit: str = "", members: Path | None = None) -> None:
-        """Write the local policy of a kit, replacing what is there: at first, and again before every start."""
+        ``home``: the folder of the party, with its sessions and, at the server, its members; ``server``: where it is.
+        """
 
     def start(self, kit: Path, log: Path) -> subprocess.Popen[bytes]:
         """Start a site as a child of this process; what it prints goes to ``log``."""
@@ -86,9 +72,6 @@ class Engine(Protocol):
 
     def prune(self, kit: Path, home: Path, age: float) -> int:
         """Delete what the engine keeps of runs that ended so many seconds ago; how many things were deleted."""
-
-    def address(self, kit: Path) -> tuple[str, int]:
-        """Where a plant's kit says that the server is."""
 
     def jobs(self, kit: Path, operator_kit: Path, site: CoordinatorSite) -> Jobs:
         """The jobs of a coordinator: kits of its server and of its operator, and its folder."""

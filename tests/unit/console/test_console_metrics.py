@@ -62,7 +62,7 @@ def test_at_a_plant_it_is_told_what_will_run_out(tmp_path: Path) -> None:
     (tmp_path / "kit" / "startup" / "client.crt").write_bytes(certificate(days=30))
     (tmp_path / "kit" / "startup" / "rootCA.pem").write_bytes(certificate(days=3000))
     (tmp_path / "policy.toml").write_text(default_policy("boiler"), "utf-8")
-    PlantFolder(tmp_path, "steam", "SHA256:00", "boiler", "owner", tmp_path / "kit").write()
+    PlantFolder(tmp_path, "steam", "SHA256:00", "owner", "localhost", 8102, "boiler").write()
     assert set(samples(facts(opened(file)))) >= {'counterflow_certificate_expiry_days{certificate="plant boiler"}'}
     (tmp_path / "budgets").mkdir()
     with Ledger.create(ledger_path(tmp_path / "budgets", "boiler"), "boiler", 3.0, 1e-6) as ledger:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ INPUTS = {unit.name: unit.inputs for unit in RECORDING.units}
 def plant(tmp_path: Path) -> PlantFolder:
     """A plant that has let one private message out."""
     folder = tmp_path / "boiler-site"
-    made = PlantFolder(folder, "waterworks", "SHA256:" + "0" * 64, "boiler", "owner", None)
+    made = PlantFolder(folder, "waterworks", "SHA256:" + "0" * 64, "owner", "", 0, "boiler")
     made.site.bind(RECORDING, PLANT.local("boiler"), default_policy("boiler"), "2026-01-01 06:00:00")
     made._open_budget(3.0)
     made.write()
@@ -295,7 +296,7 @@ def test_a_backup_that_is_none_changes_nothing(plant: PlantFolder, tmp_path: Pat
             continue
         assert books(plant)[1] == [("job one", "released")], "a byte that says nothing"
         damage(plant.ledger)
-    other = PlantFolder(plant.folder, "waterworks", plant.fingerprint, "turbine", "owner", None)
+    other = replace(plant, unit="turbine")
     with pytest.raises(CounterflowError):
         backups.restore(other, file)
     assert not list(plant.folder.glob(".restore-*"))

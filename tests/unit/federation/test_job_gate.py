@@ -43,7 +43,7 @@ def site(tmp_path: Path) -> PlantSite:
     """A plant's folder, as far as jobs are concerned."""
     made = PlantSite("boiler", tmp_path / "boiler-site")
     made.bind(RECORDING, PLANT.local("boiler"), POLICY)
-    PlantFolder(made.home, "waterworks", "SHA256:AA", "boiler", "owner", None).write()
+    PlantFolder(made.home, "waterworks", "SHA256:AA", "owner", "", 0, "boiler").write()
     Ledger.create(ledger_path(made.home / "budgets", "boiler"), "boiler", 3.0, 1e-6).close()
     return made
 

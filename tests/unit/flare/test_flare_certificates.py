@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import stat
-import zipfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -15,11 +14,14 @@ import counterflow as cf
 pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip install 'counterflow[federation]'")
 
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from typer.testing import CliRunner
 
 from counterflow.cli import app
 from counterflow.federation.sites import certificates, keys, letters, members, party
+from counterflow.federation.sites.certificates import Participant
 from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
+from counterflow.federation.sites.letters import Welcome
 from counterflow.federation.sites.plant_folder import PlantFolder
 from counterflow.federation.sites.supervisor import Supervisor
 
@@ -47,9 +49,12 @@ def parties(made: Path, tmp_path: Path) -> tuple[CoordinatorFolder, PlantFolder]
     return CoordinatorFolder.open(root / "coordinator"), PlantFolder.open(root / "boiler")
 
 
+def authority_key(coordinator: CoordinatorFolder) -> RSAPrivateKey:
+    return keys.load(coordinator._authority(".key"))
+
+
 def own_certificate(plant: PlantFolder) -> list[x509.Certificate]:
-    assert plant.kit is not None
-    return x509.load_pem_x509_certificates((plant.kit / "startup" / "client.crt").read_bytes())
+    return x509.load_pem_x509_certificates(plant.kit.certificate.read_bytes())
 
 
 def test_members_have_a_year_and_are_warned(parties: tuple[CoordinatorFolder, PlantFolder]) -> None:
@@ -95,11 +100,10 @@ def test_a_certificate_is_renewed_and_the_old_one_stays_good(
 ) -> None:
     coordinator, plant = parties
     (before,), key = own_certificate(plant), plant.key
-    kept = plant.kit
     done = CliRunner().invoke(app, ["federation", "renew", str(coordinator.folder), "boiler"])
     assert done.exit_code == 0, done.output
     welcome = coordinator.folder / "approved" / "boiler.welcome"
-    both = members.read(coordinator.folder / members.FILE)["boiler"]
+    both = members.admitted(coordinator.folder / members.FILE)["boiler"]
     assert len(both) == 2
     assert coordinator.plants()["boiler"].certificate == both[-1]
     with party.supervising(plant.folder), pytest.raises(cf.StorageError, match="stop it first"):
@@ -108,18 +112,15 @@ def test_a_certificate_is_renewed_and_the_old_one_stays_good(
     (after,) = own_certificate(renewed)
     assert after.serial_number != before.serial_number
     assert (after.public_key(), renewed.key) == (before.public_key(), key)
-    assert renewed.kit != kept
-    assert kept is not None
-    assert not kept.exists()
     assert PlantFolder.open(plant.folder) == renewed
     coordinator.renew(["boiler"])
-    again = members.read(coordinator.folder / members.FILE)["boiler"]
+    again = members.admitted(coordinator.folder / members.FILE)["boiler"]
     assert (len(again), again[0]) == (2, both[-1]), "the one before the last is out"
     coordinator.renew()
     for name in ("localhost", coordinator.operator):
-        assert len(members.read(coordinator.folder / members.FILE)[name]) == 2
+        assert len(members.admitted(coordinator.folder / members.FILE)[name]) == 2
     coordinator.remove("boiler")
-    assert "boiler" not in members.read(coordinator.folder / members.FILE)
+    assert "boiler" not in members.admitted(coordinator.folder / members.FILE)
 
 
 def test_a_new_authority_is_trusted_because_the_old_one_vouches_for_it(
@@ -132,26 +133,20 @@ def test_a_new_authority_is_trusted_because_the_old_one_vouches_for_it(
     changed = CoordinatorFolder.open(coordinator.folder)
     assert changed.fingerprint != before
     welcome = changed.folder / "approved" / "boiler.welcome"
-    assert len(x509.load_pem_x509_certificates((changed.kit / "startup" / "server.crt").read_bytes())) == 2
-    trusted = certificates.fingerprint(changed.kit / "startup" / "rootCA.pem")
+    assert len(x509.load_pem_x509_certificates(changed.kit.certificate.read_bytes())) == 2
+    trusted = certificates.fingerprint(certificates.read(changed.kit.authority))
     assert trusted == before, "until the change is over, certificates of both are good at the server"
-    forged = tmp_path / "forged.welcome"
     other = CoordinatorFolder.create(tmp_path / "other", "waterworks", "localhost", 8102)
-    for cross in (b"", b"nonsense", (other.folder / "authority" / "rootCA.pem").read_bytes()):
-        with zipfile.ZipFile(welcome) as good, zipfile.ZipFile(forged, "w") as bad:
-            for name in good.namelist():
-                if name != certificates.CROSS:
-                    bad.writestr(name, good.read(name))
-            if cross:
-                bad.writestr(certificates.CROSS, cross)
-        with pytest.raises(cf.StorageError):
-            plant.welcome(forged)
-    with pytest.raises(cf.StorageError):  # an authority of the same name, for which nobody vouches
-        certificates.check_vouched(
-            certificates.vouch(other.folder / "authority", changed.folder / "authority"),
-            (plant.kit / "startup" / "rootCA.pem").read_bytes(),  # type: ignore[operator]
-            (changed.folder / "authority" / "rootCA.pem").read_bytes(),
-        )
+    good = letters.read_welcome(welcome, "boiler")
+    (old_key, key), theirs = (authority_key(each) for each in (coordinator, changed)), authority_key(other)
+    known, known_elsewhere = certificates.read(plant.kit.authority), certificates.read(other.kit.authority)
+    leaf = certificates.issue(known, old_key, Participant("boiler", "plant", "x"), key.public_key())
+    elsewhere = certificates.vouch(known_elsewhere, theirs, good.authority)
+    for cross in (None, known, known_elsewhere, good.certificate, leaf, elsewhere):
+        forged = Welcome.of("boiler", "localhost", 8102, good.certificate, good.authority, cross)
+        letters.write(tmp_path / "forged.welcome", forged, key)
+        with pytest.raises(cf.StorageError, match="does not vouch"):
+            plant.welcome(tmp_path / "forged.welcome")
     moved = plant.welcome(welcome)
     assert moved.fingerprint == changed.fingerprint
     leaf, cross_certificate = own_certificate(moved)
@@ -163,20 +158,30 @@ def test_a_new_authority_is_trusted_because_the_old_one_vouches_for_it(
     assert len(own_certificate(late.welcome(changed.approve(letters.read_join(late.join_file))))) == 2
     done = CliRunner().invoke(app, ["federation", "renew", str(coordinator.folder), "--finish"])
     assert done.exit_code == 0, done.output
-    assert certificates.fingerprint(changed.kit / "startup" / "rootCA.pem") == changed.fingerprint
-    assert all(len(prints) == 1 for prints in members.read(changed.folder / members.FILE).values())
+    assert certificates.fingerprint(certificates.read(changed.kit.authority)) == changed.fingerprint
+    assert all(len(prints) == 1 for prints in members.admitted(changed.folder / members.FILE).values())
     assert CliRunner().invoke(app, ["federation", "renew", str(coordinator.folder), "--finish"]).exit_code == 2
 
 
-def test_a_change_of_authority_that_broke_off_goes_on(parties: tuple[CoordinatorFolder, PlantFolder]) -> None:
-    """Killed between the two names."""
-    coordinator, _ = parties
-    changed = coordinator.succeed()
-    place = coordinator.folder / "authority"
-    place.rename(coordinator.folder / "authority.new")
-    again = coordinator.succeed()
-    assert again.fingerprint == certificates.fingerprint(place / "rootCA.pem") == changed.fingerprint
-    assert CoordinatorFolder.open(coordinator.folder).fingerprint == again.fingerprint
+def test_a_change_of_authority_that_broke_off_goes_on(
+    parties: tuple[CoordinatorFolder, PlantFolder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the new one rules, nothing has changed; after it, the same one goes on."""
+    coordinator, plant = parties
+
+    def killed(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    for step in ("write", "renew"):
+        with monkeypatch.context() as patch:
+            patch.setattr(CoordinatorFolder, step, killed)
+            with pytest.raises(KeyboardInterrupt):
+                coordinator.succeed()
+        left = CoordinatorFolder.open(coordinator.folder)
+        assert (left.fingerprint == coordinator.fingerprint) == (step == "write")
+    assert left.succeed().fingerprint == left.fingerprint
+    moved = plant.welcome(left.folder / "approved" / "boiler.welcome")
+    assert moved.fingerprint == left.fingerprint
 
 
 def test_encrypted_keys_are_plain_in_memory_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +192,7 @@ def test_encrypted_keys_are_plain_in_memory_only(tmp_path: Path, monkeypatch: py
     coordinator, plant = founded(tmp_path / "world")
     assert not list((tmp_path / "world").rglob("*.key"))
     locked = sorted((tmp_path / "world").rglob(f"*.key{keys.ENCRYPTED}"))
-    assert len(locked) >= 7
+    assert len(locked) == 4
     for place in locked:
         assert b"ENCRYPTED PRIVATE KEY" in place.read_bytes()
         assert stat.S_IMODE(place.stat().st_mode) == 0o600

@@ -116,23 +116,19 @@ def test_a_configuration_with_anything_else_in_it_is_refused(tmp_path: Path) -> 
                 read(text)
 
 
-def _kit(folder: Path, name: str) -> Path:
-    (folder / "startup").mkdir(parents=True)
-    (folder / "local").mkdir()
-    (folder / "startup" / name).write_text("{}")
-    for left in ("resources.json.default", "authorization.json.default", "privacy.json.sample"):
-        (folder / "local" / left).write_text("{}")
-    return folder
+def _prepared(folder: Path, kind: str, name: str) -> Path:
+    kit.prepare(folder / "kit", folder / "home", Participant(name, kind, "works"), "works", ("host.example", 8102))
+    return folder / "kit"
 
 
 def test_a_hardened_plant_allows_one_class_and_leaves_no_default(tmp_path: Path) -> None:
-    plant = _kit(tmp_path / "kit", "fed_client.json")
-    kit.harden(plant, tmp_path / "home", "boiler")
+    plant = _prepared(tmp_path, "plant", "boiler")
     local = plant / "local"
     assert sorted(path.name for path in local.iterdir()) == [
         "authorization.json",
         "comm_config.json",
         "counterflow.json",
+        "log_config.json",
         "privacy.json",
         "resources.json",
     ]
@@ -152,27 +148,21 @@ def test_a_hardened_plant_allows_one_class_and_leaves_no_default(tmp_path: Path)
     assert (local / "authorization.json").stat().st_mode & 0o077 == 0
 
 
-def test_a_hardened_server_keeps_its_files_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    server = _kit(tmp_path / "kit", "fed_server.json")
-    with pytest.raises(cf.StorageError, match=r"server\.crt has no name"):
-        kit.harden(server, tmp_path / "home")
-    monkeypatch.setattr(kit, "subject", lambda kit: ("host.example", "works"))
-    kit.harden(server, tmp_path / "home")
+def test_a_hardened_server_keeps_its_files_at_home(tmp_path: Path) -> None:
+    server = _prepared(tmp_path, "server", "host.example")
     resources = (server / "local" / "resources.json").read_text()
     assert "/tmp/nvflare" not in resources
     assert str(tmp_path / "home") in resources
     assert json.loads(resources)["class_allow_list"] == [kit.CONTROLLER]
     (lock,) = [each for each in json.loads(resources)["components"] if each["id"] == "lock"]
     assert lock["args"] == {"own": "host.example"}, "else the server would let plants speak as itself"
-    with pytest.raises(cf.StorageError, match="kit of a server"):
-        kit.harden(server, tmp_path / "home", "boiler")
-    with pytest.raises(cf.StorageError, match="not the kit"):
-        kit.harden(tmp_path, tmp_path / "home", "boiler")
+    with pytest.raises(cf.StorageError, match="not the kit of a plant"):
+        kit.plant_site(server)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"unit": "boiler"}', '{"unit": "b", "home": "relative"}', "{"])
 def test_a_damaged_description_of_a_site_is_refused(tmp_path: Path, text: str) -> None:
-    plant = _kit(tmp_path / "kit", "fed_client.json")
+    plant = _prepared(tmp_path, "plant", "boiler")
     (plant / "local" / "counterflow.json").write_text(text)
     with pytest.raises(cf.StorageError, match=r"counterflow\.json"):
         kit.plant_site(plant)

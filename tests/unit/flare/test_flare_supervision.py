@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509 import load_pem_x509_certificate
 from typer.testing import CliRunner
 
 import counterflow as cf
@@ -22,8 +24,10 @@ from counterflow.cli.federation_service import of_coordinator
 from counterflow.federation.flare import processes
 from counterflow.federation.flare.engine import FlareEngine
 from counterflow.federation.job import Job
-from counterflow.federation.sites import members, party, supervisor
+from counterflow.federation.sites import certificates, keys, members, party, supervisor
+from counterflow.federation.sites.certificates import Participant
 from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
+from counterflow.federation.sites.members import Member
 from counterflow.federation.sites.plant_folder import PlantFolder
 from counterflow.federation.sites.site import CoordinatorSite
 from counterflow.federation.sites.supervisor import DAY, GENERATIONS, Keeper, Rule, Supervisor, check_port, rotate, tidy
@@ -152,6 +156,7 @@ def test_the_session_of_a_finished_job_goes_when_its_fit_is_kept(tmp_path: Path)
 def test_a_job_without_a_process_is_not_listed_as_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = _site(tmp_path)
     (tmp_path / "jobs").mkdir()
+    members.write(tmp_path / members.FILE, [])
     site.keep(Job("fit-1", "sufficient", {"boiler": ["fuel"]}))
     for job in ("fit-1", "fit-0.questions", "fit-1.questions"):
         site.site.write_state(job, state="running", run=f"run of {job}")
@@ -212,7 +217,7 @@ def _site(folder: Path) -> Site:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    return Site(folder, "waterworks", "SHA256:", "localhost", port, "o@x.y", folder / "kit", folder / "operator")
+    return Site(folder, "waterworks", "SHA256:", "works", "localhost", port, "o@x.y")
 
 
 def test_a_plant_may_be_started_before_its_coordinator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,14 +234,13 @@ def test_a_plant_may_be_started_before_its_coordinator(tmp_path: Path, monkeypat
         return children[-1]
 
     monkeypatch.setattr(FlareEngine, "require", staticmethod(lambda: None))
-    monkeypatch.setattr(FlareEngine, "address", staticmethod(lambda kit: address))
     monkeypatch.setattr(FlareEngine, "start", staticmethod(start))
     monkeypatch.setattr(FlareEngine, "stop", staticmethod(lambda kit, patience=0.0: 0))
     monkeypatch.setattr(PlantFolder, "prepare", lambda self: None)
     monkeypatch.setattr(PlantFolder, "certificates", lambda self: {})
     monkeypatch.setattr(supervisor, "LOOK", 0.01)
     said: list[str] = []
-    site = PlantFolder(tmp_path, "waterworks", "SHA256:", "boiler", "owner", tmp_path / "kit")
+    site = PlantFolder(tmp_path, "waterworks", "SHA256:", "owner", *address, "boiler")
     runs = Supervisor(site, said.append)
     thread = threading.Thread(target=runs.run)
     thread.start()
@@ -294,7 +298,7 @@ def test_a_dead_site_is_started_again_and_nothing_is_left(tmp_path: Path, monkey
     assert sum(line.startswith("started (process") for line in said) == 3
     assert sum("the site ended" in line for line in said) == 2
     assert said[-1] == "stopped"
-    assert stopped[-1] == site.kit
+    assert stopped[-1] == site.kit.folder
     assert (tmp_path / "prepared").exists()
     assert not (tmp_path / members.PRESENCE).exists()
     assert party.supervisor(tmp_path) is None
@@ -402,31 +406,37 @@ def test_only_members_are_admitted(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # FLARE's own, on import
         from counterflow.federation.flare.admission import Admission
-    from counterflow.federation.sites.certificates import fingerprint_of
 
-    def pem(content: str) -> str:
-        return f"-----BEGIN CERTIFICATE-----\n{content}\n-----END CERTIFICATE-----\n"
+    def pem(name: str) -> str:
+        return certificates.found(name, keys.new()).public_bytes(Encoding.PEM).decode()
 
-    boiler, turbine, stranger = (pem(text) for text in ("AAEC", "AAED", "AAEE"))
+    def listed(**pems: str) -> None:
+        made = []
+        for name, text in pems.items():
+            own = certificates.fingerprint(load_pem_x509_certificate(text.encode()))
+            made.append(Member(Participant(name, "plant", "x"), "", "", (own,)))
+        members.write(place, made)
+
+    boiler, turbine, stranger = map(pem, ("boiler", "turbine", "stranger"))
     place = tmp_path / members.FILE
-    members.write(place, {"boiler": [fingerprint_of(boiler)], "turbine": [fingerprint_of(turbine)]})
+    listed(boiler=boiler, turbine=turbine)
     admission = Admission(place)
-    assert admission.admits(boiler.encode()) == fingerprint_of(boiler)
+    assert admission.admits(boiler.encode()).startswith("SHA256:")
     assert admission.admits(boiler + stranger, "boiler")  # with the authority's behind it
     assert not admission.admits(boiler, "turbine")
     assert not admission.admits(stranger + boiler)
-    assert not any(map(admission.admits, (None, b"", "nonsense", b"\xff\xfe", pem("%%%"))))
+    assert not any(map(admission.admits, (None, b"", "nonsense", b"\xff\xfe", boiler.replace("MII", "%%%"))))
     cut: list[str] = []
     for k, (name, text) in enumerate((("boiler", boiler), ("turbine", turbine), ("boiler's job", boiler))):
         admission.opened(k, admission.admits(text), lambda name=name: cut.append(name))
     assert admission.cut() == 0
     admission.closed(2)
-    members.write(place, {"turbine": [fingerprint_of(turbine)]})
+    listed(turbine=turbine)
     assert admission.cut() == 1
     assert cut == ["boiler"]
     assert not admission.admits(boiler)
     for broken in (lambda: place.write_text("{"), lambda: place.write_text('["x"]'), place.unlink):
-        members.write(place, {"turbine": [fingerprint_of(turbine)]})
+        listed(turbine=turbine)
         assert admission.admits(turbine)
         broken()
         assert not admission.admits(turbine)  # a list that cannot be read admits nobody

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
+from cryptography import x509
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.fl_constant import FLContextKey
@@ -22,11 +23,10 @@ from nvflare.private.fed.server.client_manager import ClientManager
 
 from counterflow.errors import StorageError
 from counterflow.federation.sites import members
-from counterflow.federation.sites.certificates import fingerprint_of
+from counterflow.federation.sites.certificates import fingerprint
 
 LOOK = 0.5  # seconds between two looks at the list of members and at the connections
 _SAY_AGAIN = 5.0
-_END = "-----END CERTIFICATE-----"
 
 
 class Admission:
@@ -48,7 +48,7 @@ class Admission:
             found = self._path.stat()
             stamp = (found.st_mtime_ns, found.st_ino)
             if stamp != self._stamp:
-                self._members, self._stamp = members.read(self._path), stamp
+                self._members, self._stamp = members.admitted(self._path), stamp
         except (OSError, StorageError):
             self._members, self._stamp = {}, None
         return self._members
@@ -56,8 +56,7 @@ class Admission:
     def admits(self, pem: str | bytes | None, name: str | None = None) -> str:
         """The fingerprint of a certificate if it is a member's (the named one's); "" if not."""
         try:
-            text = pem.decode("ascii") if isinstance(pem, bytes) else pem or ""
-            found = fingerprint_of(text[: text.index(_END) + len(_END)].strip())  # the first of a chain
+            found = fingerprint(x509.load_pem_x509_certificate(pem.encode() if isinstance(pem, str) else pem or b""))
         except ValueError:
             return ""
         return found if found in (self._all() if name is None else self.current().get(name, ())) else ""

@@ -156,9 +156,7 @@ class CoordinatorController(Controller):
         else:
             say("aborted" if abort_signal.triggered else "finished")
 
-    def _run(
-        self, site: CoordinatorSite, engine: Any, abort_signal: Signal, tell: Callable[[int], None]
-    ) -> None:
+    def _run(self, site: CoordinatorSite, engine: Any, abort_signal: Signal, tell: Callable[[int], None]) -> None:
         with site.session(self._job) as session:
             self._converse(session, engine, abort_signal, tell)
             if session.finished:  # what was found is kept before anybody hears of it

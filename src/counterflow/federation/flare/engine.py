@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from counterflow.errors import StorageError
 from counterflow.federation.engine import Engine
-from counterflow.federation.flare import authority, processes, require_flare
 from counterflow.federation.flare import kit as kits
+from counterflow.federation.flare import processes, require_flare
 from counterflow.federation.flare.following import FlareJobs
 
 
@@ -15,12 +14,7 @@ class FlareEngine:
     """See ``Engine``."""
 
     require = staticmethod(require_flare)
-    establish = staticmethod(authority.establish)
-    found_again = staticmethod(authority.found_again)
-    request = staticmethod(authority.request)
-    approve = staticmethod(authority.approve)
-    assemble = staticmethod(authority.assemble)
-    prepare = staticmethod(kits.harden)
+    prepare = staticmethod(kits.prepare)
     start = staticmethod(processes.start)
     stop = staticmethod(processes.stop)
     prune = staticmethod(processes.prune)
@@ -33,15 +27,6 @@ class FlareEngine:
     @staticmethod
     def logs(kit: Path) -> tuple[Path, ...]:
         return (kit / "audit.log",)  # FLARE's other logs go round by themselves
-
-    @staticmethod
-    def address(kit: Path) -> tuple[str, int]:
-        try:
-            target = kits.read_json(kit / "startup" / "fed_client.json")["servers"][0]["service"]["target"]
-            host, _, port = str(target).rpartition(":")
-            return host, int(port)
-        except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise StorageError(f"{kit}: it does not say where the server is ({error}); join anew.") from error
 
 
 ENGINE: Engine = FlareEngine()

@@ -1,4 +1,4 @@
-"""The hardened local policy of a kit: what FLARE is allowed to do at this site, whoever asks.
+"""What FLARE reads at a site: where the server is, and what FLARE is allowed to do here, whoever asks.
 
 A kit as FLARE makes it lets an operator ship code, read files with shell commands and collect error logs. This module
 writes the files in ``<kit>/local`` that forbid it, in full, so that no default of FLARE's fills a gap:
@@ -9,6 +9,7 @@ resources.json      one class may be built from a job; logs are not streamed; jo
 authorization.json  no role may ship code, run shell commands or operate the site
 privacy.json        one scope, whose filter lets approved bytes out and nothing else (``executor.OutgoingFilter``)
 comm_config.json    a site's own processes speak to each other with its certificate, and to nobody without
+log_config.json     what FLARE has to say goes to the site's one log
 counterflow.json    where this site keeps its sessions and, at a plant, which unit it is: never taken from a job
 ==================  =================================================================================================
 """
@@ -21,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from counterflow.errors import StorageError
+from counterflow.federation.sites.certificates import Participant
+from counterflow.federation.sites.members import FILE as LIST
 from counterflow.federation.sites.members import PRESENCE, replace_json
 from counterflow.federation.sites.site import CoordinatorSite, PlantSite
 
@@ -81,67 +84,76 @@ def is_server(kit: Path) -> bool:
     raise StorageError(f"federation: {kit} is not the kit of a server or a plant")
 
 
-def subject(kit: Path) -> tuple[str, str]:
-    """Name and organisation in the certificate of a kit."""
-    from cryptography import x509
-    from cryptography.x509.oid import NameOID
-
-    path = kit / "startup" / ("server.crt" if is_server(kit) else "client.crt")
-    try:
-        found = x509.load_pem_x509_certificate(path.read_bytes()).subject
-        name, organisation = (
-            str(found.get_attributes_for_oid(oid)[0].value) for oid in (NameOID.COMMON_NAME, NameOID.ORGANIZATION_NAME)
-        )
-    except (OSError, ValueError, IndexError) as error:
-        raise StorageError(f"federation: {path} has no name or organisation ({error}); make the kit again") from error
-    return name, organisation
-
-
-def harden(kit: Path, home: Path, unit: str = "", members: Path | None = None) -> None:
-    """Write the local policy of a kit, replacing what is there.
-
-    ``home``: folder of this site's sessions, made if needed. ``members``: of a server, the list of those that it talks
-    to; None: all whose certificates the authority has signed.
-    """
-    server = is_server(kit)
-    if server == bool(unit):
-        raise StorageError(f"federation: {kit} is the kit of a {'server' if server else 'plant'}, got unit {unit!r}")
+def prepare(kit: Path, home: Path, who: Participant, federation: str, server: tuple[str, int]) -> None:
+    """Write a kit but for its key and certificates, replacing what is there; see ``engine.Engine``."""
     home = home.absolute()
-    home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    files: dict[str, Any] = {
-        "resources.json": {
+    files: dict[str, Any] = {}
+    address = {"target": "{}:{}".format(*server), "scheme": "grpc"}
+    if who.kind == "operator":
+        files["startup/fed_admin.json"] = {"format_version": 1, "admin": {
+            "project_name": federation, "username": who.name, "server_identity": server[0], "scheme": "grpc",
+            "host": server[0], "port": server[1], "connection_security": "mtls", "uid_source": "user_input",
+            "with_file_transfer": True, "upload_dir": "transfer", "download_dir": "transfer",
+            "client_key": "client.key", "client_cert": "client.crt", "ca_cert": "rootCA.pem",
+        }}  # fmt: skip
+    elif who.kind == "server":
+        served = {
+            "name": federation, "service": address, "admin_server": server[0], "admin_port": server[1], **_tls("server")
+        }  # fmt: skip
+        files["startup/fed_server.json"] = {"format_version": 2, "servers": [served]}
+        files |= _policy(home, "", CONTROLLER, _server_resources(home, server[0]))
+    else:
+        client = {"fqsn": who.name, "is_leaf": True, **_tls("client")}
+        servers = [{"name": federation, "service": address, "identity": server[0]}]
+        files["startup/fed_client.json"] = {"format_version": 2, "servers": servers, "client": client}
+        files |= _policy(home, who.name, EXECUTOR, _plant_resources(home))
+        scope = {"name": SCOPE, "properties": {}, "task_result_filters": [{"path": FILTER, "args": {}}]}
+        files["local/privacy.json"] = {"scopes": [scope], "default_scope": SCOPE}
+    for place in ("startup", "local"):
+        (kit / place).mkdir(parents=True, exist_ok=True, mode=0o700)
+    for name, content in files.items():
+        replace_json(kit / name, content)
+
+
+def _tls(side: str) -> dict[str, str]:
+    return {
+        "ssl_private_key": f"{side}.key", "ssl_cert": f"{side}.crt", "ssl_root_cert": "rootCA.pem",
+        "connection_security": "mtls",
+    }  # fmt: skip
+
+
+def _policy(home: Path, unit: str, allowed: str, resources: dict[str, Any]) -> dict[str, Any]:
+    """The files of a site, in which one class may be built from a job."""
+    return {
+        "local/resources.json": {
             "format_version": 2,
             "class_list_enforcement_mode": "enforce",
-            "class_allow_list": [CONTROLLER if server else EXECUTOR],
+            "class_allow_list": [allowed],
             "allow_log_streaming": False,
             "app_validator": {"path": f"{_PACKAGE}.gate.JobGate", "args": {}},
-            **(_server_resources(home, subject(kit)[0], members) if server else _plant_resources(home)),
+            **resources,
         },
-        "authorization.json": {
+        "local/authorization.json": {
             "format_version": "1.0",
             "permissions": {
                 role: {right: _GRANTED.get(right, "none") if role == "lead" else "none" for right in RIGHTS}
                 for role in ROLES
             },
         },
-        LOCAL_FILE: {"unit": unit, "home": str(home)},
-        "comm_config.json": {
+        "local/comm_config.json": {
             "allow_adhoc_conns": False,
             # between a site's own processes, too: other users of the machine see the port, and could speak to a job
             "internal": {"scheme": "tcp", "resources": {"host": "localhost", "connection_security": "mtls"}},
         },
+        "local/log_config.json": {
+            "version": 1,
+            "disable_existing_loggers": False,
+            "formatters": {"line": {"format": "%(asctime)s - %(name)s - %(levelname)s - %(message)s"}},
+            "handlers": {"site": {"class": "logging.StreamHandler", "formatter": "line", "stream": "ext://sys.stdout"}},
+            "root": {"level": "INFO", "handlers": ["site"]},
+        },
+        f"local/{LOCAL_FILE}": {"unit": unit, "home": str(home)},
     }
-    if not server:
-        scope = {"name": SCOPE, "properties": {}, "task_result_filters": [{"path": FILTER, "args": {}}]}
-        files["privacy.json"] = {"scopes": [scope], "default_scope": SCOPE}
-    local = kit / "local"
-    local.mkdir(exist_ok=True)
-    for name in ("resources.json", "authorization.json", "privacy.json"):
-        for ending in ("default", "sample"):
-            (local / f"{name}.{ending}").unlink(missing_ok=True)  # FLARE would read a default where ours is missing
-    for name, content in files.items():
-        replace_json(local / name, content)
-    kit.chmod(0o700)
 
 
 def _component(name: str, path: str, **given: Any) -> dict[str, Any]:
@@ -169,13 +181,15 @@ def _plant_resources(home: Path) -> dict[str, Any]:
     }
 
 
-def _server_resources(home: Path, own: str, members: Path | None) -> dict[str, Any]:
+def _server_resources(home: Path, own: str) -> dict[str, Any]:
     storage = f"{_FLARE}.storages.filesystem_storage.FilesystemStorage"
     kept = {"path": storage, "args": {"root_dir": str(home / "flare" / "snapshots"), "uri_root": "/"}}
-    gates = [_component("lock", f"{_PACKAGE}.gate.SiteLock", own=own)]
-    if members is not None:
-        listed, presence = str(members.absolute()), str(home / PRESENCE)
-        gates.append(_component("members", f"{_PACKAGE}.admission.MemberGate", listed=listed, presence=presence))
+    gates = [
+        _component("lock", f"{_PACKAGE}.gate.SiteLock", own=own),
+        _component(
+            "members", f"{_PACKAGE}.admission.MemberGate", listed=str(home / LIST), presence=str(home / PRESENCE)
+        ),
+    ]
     return {
         "components": [
             *gates,

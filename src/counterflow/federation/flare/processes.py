@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from counterflow.errors import StorageError
 from counterflow.federation.flare import require_flare
-from counterflow.federation.flare.kit import is_server, read_json, subject
+from counterflow.federation.flare.kit import is_server, read_json
 from counterflow.files import appending, is_old
 
 PATIENCE = 10.0  # seconds between a request to end and the end
@@ -46,7 +46,7 @@ def command(kit: Path) -> list[str]:
     module, file = ("server.server_train", "fed_server.json") if server else ("client.client_train", "fed_client.json")
     named = [] if server else [f"uid={read_json(kit / 'startup' / file)['client']['fqsn']}"]
     started = [sys.executable, "-u", "-m", f"{_MODULES}{module}", "-m", str(kit), "-s", file]
-    return [*started, "--set", "secure_train=true", *named, f"org={subject(kit)[1]}", "config_folder="]
+    return [*started, "--set", "secure_train=true", *named, "config_folder="]
 
 
 def environment() -> dict[str, str]:

@@ -1,64 +1,40 @@
-"""The coordinator's folder: the authority, the server's and the operator's keys, the plants and the jobs.
+"""The coordinator's folder: the authority, the server's and the operator's keys, the members and the jobs.
 
 ::
 
-    authority/            the key that signs; whoever has it can admit anybody. authority.old/ while authorities change
-    server/  operator/    their keys and kits
+    authority/            the key that signs; whoever has it can admit anybody
+    server/  operator/    their kits, with their keys
+    members.json          who is a member, and who was
     approved/             boiler.welcome: goes back to the plant
-    plants/boiler.json    card and certificate of every member; boiler.request.zip: what it was signed from
-    removed/              the same of those who were removed
-    members.json          certificates that the server talks to
     jobs/fit-1.json       what was started here
     sessions/  states/    stores of the jobs, and how far they are
 """
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from cryptography.x509 import Certificate
+
 from counterflow.errors import CounterflowError, OptionError, StorageError
 from counterflow.federation.engine import Jobs, engine
 from counterflow.federation.job import Job
 from counterflow.federation.question_gate import PER_MINUTE
 from counterflow.federation.sites import certificates, keys, letters, members, party
-from counterflow.federation.sites.certificates import CROSS, Participant
-from counterflow.federation.sites.letters import Card, JoinRequest
+from counterflow.federation.sites.certificates import Kit, Participant
+from counterflow.federation.sites.letters import JoinRequest, Welcome
+from counterflow.federation.sites.members import Member
 from counterflow.federation.sites.party import Party
 from counterflow.federation.sites.site import CoordinatorSite
-from counterflow.files import write_whole
-from counterflow.records import describe, restore
-from counterflow.sealed_file import blaming, read_json, write_json
+from counterflow.sealed_file import read_json, write_json
 
-_PLANT, _JOB = "plant of a federation", "job of a federation"
+_JOB = "job of a federation"
 _RESERVED = ("server", "relay", "admin")  # what FLARE calls its own
-
-
-@dataclass(frozen=True)
-class Plant:
-    """A plant that was approved: its card, the fingerprints of its key and of its certificate, and when."""
-
-    card: Card
-    key: str
-    certificate: str
-    approved: str
-    ends: str  # of the certificate
-    removed: str = ""
-
-    def write(self, path: Path) -> None:
-        """Into a file of the coordinator's own."""
-        write_json(path, _PLANT, describe(self)[0])
-
-    @classmethod
-    def read(cls, path: Path) -> Plant:
-        """From a file of the coordinator's own."""
-        found = read_json(path, _PLANT)
-        with blaming(path):
-            return restore(cls, found, {})
 
 
 @dataclass(frozen=True)
@@ -66,11 +42,7 @@ class CoordinatorFolder(Party):
     """A coordinator; made by ``create`` once and by ``open`` ever after."""
 
     ROLE = party.COORDINATOR
-    host: str
-    port: int
     operator: str
-    kit: Path  # of the server
-    operator_kit: Path
     questions_per_minute: int = PER_MINUTE  # of each member
 
     @classmethod
@@ -80,20 +52,24 @@ class CoordinatorFolder(Party):
         """Found a federation in a new folder: authority, server and operator, with keys of their own."""
         certificates.check_federation(name)
         operator = operator or f"operator@{name.lower().replace('_', '-').replace('.', '-')}.local"
-        server, person = Participant(host, "server", organisation), Participant(operator, "operator", organisation)
-        folder = folder.absolute()
-        with party.new(folder, "found a federation"):
-            with keys.workshop(folder) as shop:
-                parties = {shop / "server": server, shop / "operator": person}
-                fingerprint, kits = engine().establish(shop, name, host, port, parties)
-            kit, operator_kit = (folder / kits[who].relative_to(shop) for who in (host, operator))
-            made = cls(folder, name, fingerprint, host, port, operator, kit, operator_kit)
-            members.write(made._listed, {})
-            for who in (host, operator):
-                made._list(who, folder / "approved" / f"{who}.signed.zip")
-            for place in ("plants", "removed", "jobs"):
-                (folder / place).mkdir(mode=0o700)
-            party.write_service(folder, f"coordinator-{name}", f"coordinator of {name}")
+        key = keys.new()
+        authority = certificates.found(name, key)
+        fingerprint = certificates.fingerprint(authority)
+        made = cls(folder.absolute(), name, fingerprint, organisation, host, port, operator)
+        own = made._own
+        with party.new(made.folder, "found a federation"):
+            made._rule(authority, key)
+            listed = []
+            for who, kit in own.items():
+                secret = keys.new()
+                keys.keep(secret, kit.key)
+                certificates.write(kit.authority, authority)
+                listed.append(Member(who, keys.public(secret.public_key()), _now()))
+            members.write(made._listed, listed)
+            for place in ("approved", "jobs"):
+                (made.folder / place).mkdir(mode=0o700)
+            made._issue([who.name for who in own])
+            party.write_service(made.folder, f"coordinator-{name}", f"coordinator of {name}")
             made.write()  # last: with it the folder is whole
             made.prepare()
         return made
@@ -108,47 +84,54 @@ class CoordinatorFolder(Party):
         return CoordinatorSite(self.folder)
 
     @property
-    def engine_jobs(self) -> Jobs:
-        """Starts, follows and ends the jobs of this coordinator."""
-        return engine().jobs(self.kit, self.operator_kit, self.site)
+    def kit(self) -> Kit:
+        return Kit(self.folder / "server", "server")
 
     @property
-    def listens(self) -> int | None:
-        return self.port
+    def _operator_kit(self) -> Kit:
+        return Kit(self.folder / "operator", "client")
+
+    @property
+    def _own(self) -> dict[Participant, Kit]:
+        """The coordinator's participants."""
+        server = Participant(self.host, "server", self.organisation)
+        return {server: self.kit, Participant(self.operator, "operator", self.organisation): self._operator_kit}
+
+    @property
+    def key_files(self) -> tuple[Path, ...]:
+        return tuple(kit.key for kit in self._own.values())
+
+    @property
+    def engine_jobs(self) -> Jobs:
+        """Starts, follows and ends the jobs of this coordinator."""
+        return engine().jobs(self.kit.folder, self._operator_kit.folder, self.site)
 
     def prepare(self) -> None:
-        engine().prepare(self.kit, self.folder, members=self._listed)
+        for who, kit in self._own.items():
+            engine().prepare(kit.folder, self.folder, who, self.federation, (self.host, self.port))
 
     def is_alive(self, run: str) -> bool:
         return self.engine_jobs.alive(run)
+
+    # ---- members
 
     @property
     def _listed(self) -> Path:
         return self.folder / members.FILE
 
-    def _list(self, name: str, signed: Path) -> bytes:
-        """Admit who has a new certificate, beside the one that it replaces; the certificate."""
-        listed, certificate = members.read(self._listed), letters.certificate_in(signed, name)
-        fingerprint = certificates.fingerprint_of(certificate.decode("ascii"))
-        members.write(self._listed, {**listed, name: [*listed.get(name, ())[-1:], fingerprint]})
-        return certificate
-
-    # ---- plants
-
-    def plants(self) -> dict[str, Plant]:
+    def plants(self) -> dict[str, Member]:
         """The members that are plants, by unit."""
-        found = [Plant.read(path) for path in sorted((self.folder / "plants").glob("*.json"))]
-        return {plant.card.unit: plant for plant in found}
+        found = {one.who.name: one for one in members.read(self._listed) if one.about and not one.removed}
+        return dict(sorted(found.items()))
 
-    def removed(self) -> list[Plant]:
+    def removed(self) -> list[Member]:
         """Those who were removed, the last one last; a unit may stand here several times."""
-        found = [Plant.read(path) for path in (self.folder / "removed").glob("*.json")]
-        return sorted(found, key=lambda plant: plant.removed)
+        return sorted((one for one in members.read(self._listed) if one.removed), key=lambda one: one.removed)
 
-    def _member(self, unit: str) -> Plant:
+    def _member(self, unit: str) -> Member:
         known = self.plants()
         if unit not in known:
-            there = ", ".join(sorted(known)) or "none"
+            there = ", ".join(known) or "none"
             raise OptionError(f"no plant {unit!r:.80} is a member of {self.federation}; there are {there}.")
         return known[unit]
 
@@ -176,74 +159,43 @@ class CoordinatorFolder(Party):
             )
 
     def approve(self, request: JoinRequest) -> Path:
-        """Sign a plant's certificate and make it a member; returns the file that goes back. Again: the same file."""
+        """Make a plant a member; returns the file that goes back. Again: the same file."""
+        card, unit = request.card, request.card.unit
         with party.changing(self.folder):
             self.check(request)
-            unit = request.card.unit
-            if unit in self.plants() and self._welcome(unit).exists():
+            if unit not in self.plants():
+                who = Participant(unit, "plant", card.organisation)
+                new = Member(who, request.public, _now(), about=card)
+                members.write(self._listed, [*members.read(self._listed), new])
+            elif self._welcome(unit).exists():
                 return self._welcome(unit)
-            write_whole(self._request(unit), request.request)
-            (signed,) = self._signed([self._request(unit)]).values()
-            listed = members.read(self._listed)
-            listed.pop(unit, None)  # of an approval that broke off
-            members.write(self._listed, listed)
-            return self._admitted(Plant(request.card, request.key, "", _now(), ""), signed)
+            self._issue([unit])
+        return self._welcome(unit)
 
-    def _admitted(self, plant: Plant, signed: Path) -> Path:
-        """Make a plant a member with the certificate in a signed zip, which becomes its welcome."""
-        unit = plant.card.unit
-        certificate = self._list(unit, signed)
-        fingerprint, ends = certificates.fingerprint_of(certificate.decode("ascii")), certificates.ends(certificate)
-        replace(plant, certificate=fingerprint, ends=ends.isoformat()).write(self._file(unit))
-        return signed.replace(self._welcome(unit))
-
-    def _file(self, unit: str) -> Path:
-        return self.folder / "plants" / f"{unit}.json"
-
-    def _request(self, unit: str) -> Path:
-        return self.folder / "plants" / f"{unit}.request.zip"
+    def remove(self, unit: str) -> Member:
+        """Take a plant off the members: from now on its certificate is worth nothing here."""
+        with party.changing(self.folder):
+            gone = self._member(unit)
+            removed = replace(gone, removed=_now())
+            members.write(self._listed, [removed if one == gone else one for one in members.read(self._listed)])
+            for left in (self._welcome(unit), self.folder / "terms" / f"{unit}.json"):  # it is asked no more, either
+                left.unlink(missing_ok=True)
+        return removed
 
     def _welcome(self, unit: str) -> Path:
         return self.folder / "approved" / f"{unit}.welcome"
 
-    def _signed(self, requests: Sequence[Path]) -> dict[str, Path]:
-        """Certificates for requests, each as a zip that can be sent."""
-        for left in (self.folder / "approved").glob("*.signed.zip"):  # their certificates stand in kits, or nowhere
-            left.unlink()
-        made = engine().approve(self.folder, requests)
-        for signed in made.values() if self._cross else ():
-            letters.add_cross(signed, self._cross)
-        return made
-
-    def remove(self, unit: str) -> Plant:
-        """Take a plant off the list of members: from now on its certificate is worth nothing here."""
-        with party.changing(self.folder):
-            plant = replace(self._member(unit), removed=_now())
-            listed = members.read(self._listed)
-            members.write(self._listed, {name: prints for name, prints in listed.items() if name != unit})
-            tail = plant.certificate[-11:].replace(":", "")
-            plant.write(self.folder / "removed" / f"{unit}-{tail}.json")
-            self._file(unit).unlink()
-            # nor may anybody ask about its inputs any more
-            for left in (self._request(unit), self._welcome(unit), self.folder / "terms" / f"{unit}.json"):
-                left.unlink(missing_ok=True)
-            return plant
-
     # ---- certificates
 
-    @property
-    def key_files(self) -> tuple[Path, ...]:
-        return self.kit / "startup" / "server.key", self.operator_kit / "startup" / "client.key"
-
     def certificates(self) -> dict[str, datetime]:
-        founded = self.folder / "authority" / "rootCA.pem"  # may be kept offline
+        founded = self._authority(".pem")  # may be kept offline
         own = {
-            "the authority": founded if founded.exists() else self.kit / "startup" / "rootCA.pem",
-            "the server": self.kit / "startup" / "server.crt",
-            "the operator": self.operator_kit / "startup" / "client.crt",
+            "the authority": founded if founded.exists() else self.kit.authority,
+            "the server": self.kit.certificate,
+            "the operator": self._operator_kit.certificate,
         }
         plants = {f"plant {unit}": datetime.fromisoformat(plant.ends) for unit, plant in self.plants().items()}
-        return {name: certificates.ends_of(path) for name, path in own.items()} | plants
+        return {name: certificates.read(path).not_valid_after_utc for name, path in own.items()} | plants
 
     def renew(self, units: Sequence[str] = ()) -> dict[str, Path]:
         """New certificates of these plants; of nobody: of all plants, the server and the operator. Keys stay.
@@ -251,55 +203,70 @@ class CoordinatorFolder(Party):
         Returns {unit: the welcome to send}. Until a plant has taken it, its certificate of now is as good.
         """
         with party.changing(self.folder):
-            plants = {unit: self._member(unit) for unit in units or self.plants()}
-            own: dict[str, tuple[str, Path]] = {} if units else {
-                self.host: ("server", self.kit / "startup" / "server.crt"),
-                self.operator: ("operator", self.operator_kit / "startup" / "client.crt"),
-            }  # fmt: skip
-            requests = [self.folder / kind / "request" / f"{name}.request.zip" for name, (kind, _) in own.items()]
-            signed = self._signed([*map(self._request, plants), *requests])
-            for name, (_, file) in own.items():
-                write_whole(file, self._list(name, signed[name]) + self._cross, durable=True)
-            return {unit: self._admitted(plant, signed[unit]) for unit, plant in plants.items()}
+            chosen = [self._member(unit).who.name for unit in units] or list(self.plants())
+            self._issue(chosen if units else [*chosen, self.host, self.operator])
+        return {unit: self._welcome(unit) for unit in chosen}
 
-    @property
-    def _cross(self) -> bytes:
-        """What the old authority vouches for the new one with, while they change."""
-        path = self.folder / "authority" / CROSS
-        return path.read_bytes() if path.exists() else b""
+    def _issue(self, names: Sequence[str]) -> None:
+        """New certificates of members, admitted beside those that they replace, and brought on their way."""
+        authority, key = certificates.read(self._authority(".pem")), keys.load(self._authority(".key"))
+        cross = certificates.read(self._cross) if self._cross.exists() else None
+        listed, made = members.read(self._listed), []
+        for k, one in enumerate(listed):
+            if one.who.name in names and not one.removed:
+                new = certificates.issue(authority, key, one.who, keys.from_public(one.public))
+                both = (*one.certificates[-1:], certificates.fingerprint(new))
+                listed[k] = replace(one, certificates=both, ends=new.not_valid_after_utc.isoformat())
+                made.append((one.who, new))
+        members.write(self._listed, listed)
+        for who, new in made:
+            if who in self._own:
+                certificates.write(self._own[who].certificate, new, cross)
+            else:
+                letter = Welcome.of(who.name, self.host, self.port, new, authority, cross)
+                letters.write(self._welcome(who.name), letter, key)
 
     def succeed(self) -> CoordinatorFolder:
         """A new authority, for which the one of now vouches; then certificates of it for all. Again: it goes on."""
-        place, old, new = (self.folder / f"authority{tail}" for tail in ("", ".old", ".new"))
+        renewed = self
         with party.changing(self.folder):
-            if not place.exists():  # broken off between two names
-                (new if (new / CROSS).exists() else old).rename(place)
-            if not self._cross:
-                shutil.rmtree(new, ignore_errors=True)
-                with keys.workshop(self.folder) as shop:
-                    if shop != self.folder:
-                        shutil.copy(self.folder / "profile.yml", shop / "profile.yml")
-                    engine().found_again(shop, new.name)
-                write_whole(new / CROSS, certificates.vouch(place, new), durable=True)
-                shutil.rmtree(old, ignore_errors=True)
-                place.rename(old)
-                new.rename(place)
-            renewed = replace(self, fingerprint=certificates.fingerprint(place / "rootCA.pem"))
-            renewed.write()
+            if not self._cross.exists():
+                old, old_key = certificates.read(self._authority(".pem")), keys.load(self._authority(".key"))
+                key = keys.new()
+                new = certificates.found(self.federation, key)
+                renewed = replace(self, fingerprint=certificates.fingerprint(new))
+                renewed._rule(new, key)
+                certificates.write(renewed._cross, certificates.vouch(old, old_key, new))
+                renewed.write()  # from now on it is the authority
         renewed.renew()
         return renewed
 
     def finish_succession(self) -> None:
         """Trust the new authority only; certificates that were replaced are refused from now on."""
-        if not self._cross:
+        if not self._cross.exists():
             raise OptionError(f"{self.label}: no change of authority is under way.")
         with party.changing(self.folder):
-            root = (self.folder / "authority" / "rootCA.pem").read_bytes()
-            for kit in (self.kit, self.operator_kit):
-                write_whole(kit / "startup" / "rootCA.pem", root, durable=True)
-            members.write(self._listed, {name: prints[-1:] for name, prints in members.read(self._listed).items()})
-            (self.folder / "authority" / CROSS).unlink()
-            shutil.rmtree(self.folder / "authority.old", ignore_errors=True)
+            for kit in self._own.values():
+                certificates.write(kit.authority, certificates.read(self._authority(".pem")))
+            listed = members.read(self._listed)
+            members.write(self._listed, [replace(one, certificates=one.certificates[-1:]) for one in listed])
+            self._cross.unlink()
+            for left in (self.folder / "authority").iterdir():
+                if not left.name.startswith(self._authority("").name):
+                    left.unlink()
+
+    def _authority(self, ending: str) -> Path:
+        """A file of the authority that ``party.json`` names by its fingerprint."""
+        return self.folder / "authority" / (self.fingerprint[-11:].replace(":", "") + ending)
+
+    @property
+    def _cross(self) -> Path:
+        """What the old authority vouches for this one with; there until the change is over."""
+        return self._authority(".cross.pem")
+
+    def _rule(self, authority: Certificate, key: RSAPrivateKey) -> None:
+        keys.keep(key, self._authority(".key"))
+        certificates.write(self._authority(".pem"), authority)
 
     # ---- jobs
 

@@ -7,24 +7,32 @@ the memory of the process that has unlocked it. Nothing plain is on a disk, and 
 
 from __future__ import annotations
 
+import hashlib
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_der_public_key,
+    load_pem_private_key,
+)
 
 from counterflow.errors import OptionError, StorageError
 from counterflow.files import blaming, write_whole
 
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
-
 VARIABLE = "COUNTERFLOW_KEY_PASSPHRASE_FILE"
 ENCRYPTED = ".encrypted"
 SHORTEST = 12  # characters of a passphrase
-_MEMORY = Path("/dev/shm")
+BITS = 2048, 8192  # the fewest and most of a key
 
 
 def passphrase() -> bytes | None:
@@ -44,12 +52,21 @@ def passphrase() -> bytes | None:
     return text
 
 
+def new() -> RSAPrivateKey:
+    """A new private key."""
+    return rsa.generate_private_key(65537, BITS[0])
+
+
+def keep(key: RSAPrivateKey, path: Path) -> None:
+    """Write a private key into a file."""
+    phrase = passphrase()
+    with blaming(path):
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_whole(_locked(path) if phrase else path, _pem(key, phrase), durable=True)
+
+
 def load(path: Path) -> RSAPrivateKey:
     """A private key, encrypted or not."""
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
     locked = _locked(path)
     encrypted = locked.exists()
     phrase = passphrase() if encrypted else None
@@ -58,11 +75,11 @@ def load(path: Path) -> RSAPrivateKey:
     try:
         key = load_pem_private_key((locked if encrypted else path).read_bytes(), phrase)
         if not isinstance(key, RSAPrivateKey):
-            raise TypeError("it is not a key that FLARE makes")
+            raise TypeError("it is not an RSA key")
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
         if encrypted and isinstance(error, ValueError):
             raise OptionError(f"{locked}: the passphrase of {VARIABLE} does not open it.", code="passphrase") from error
-        raise StorageError(f"{path}: cannot be read ({error}); join anew.") from error
+        raise StorageError(f"{path}: cannot be read ({error}); put it back, or join anew.") from error
     return key
 
 
@@ -75,7 +92,7 @@ def unlocked(*paths: Path) -> Iterator[None]:
                 continue
             memory = os.memfd_create(path.name)
             stack.callback(os.close, memory)
-            os.write(memory, _pem(path))
+            os.write(memory, _pem(load(path)))
             link = f"/proc/{os.getpid()}/fd/{memory}"
             with blaming(path):
                 path.unlink(missing_ok=True)  # the link of a process that was killed
@@ -84,33 +101,25 @@ def unlocked(*paths: Path) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def workshop(folder: Path, bring: str = "") -> Iterator[Path]:
-    """A place for FLARE's commands that make or copy keys: the folder itself, or, with a passphrase, one in memory.
+def public(key: RSAPublicKey) -> str:
+    """A public key as text."""
+    return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo).hex()
 
-    What is made in memory is put into ``folder`` at the end, its keys encrypted. ``bring``: a part of ``folder`` that
-    is needed there, its keys in plain.
-    """
-    sources = sorted((folder / bring).rglob(f"*{ENCRYPTED}")) if bring else []
-    phrase = passphrase()
-    if phrase is None and not sources:
-        yield folder
-        return
-    memory = _MEMORY if os.access(_MEMORY, os.W_OK) else folder
-    with tempfile.TemporaryDirectory(prefix="counterflow-", dir=memory) as made:
-        place = Path(made)
-        if bring:
-            shutil.copytree(folder / bring, place / bring, ignore=shutil.ignore_patterns(f"*{ENCRYPTED}"))
-        for plain in (source.with_suffix("") for source in sources):
-            write_whole(place / plain.relative_to(folder), _pem(plain))
-        yield place
-        for key in place.rglob("*.key"):
-            write_whole(_locked(key), _pem(key, phrase))
-            key.unlink()
-        for part in place.iterdir():
-            if part.name != bring and not (folder / part.name).exists():
-                with blaming(folder / part.name):
-                    shutil.move(part, folder / part.name)
+
+def from_public(text: str) -> RSAPublicKey:
+    """The public key that a text from outside holds."""
+    try:
+        key = load_der_public_key(bytes.fromhex(text))
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise StorageError(f"it holds no public key ({error})") from error
+    if not isinstance(key, RSAPublicKey) or not BITS[0] <= key.key_size <= BITS[1]:
+        raise StorageError(f"its key is not an RSA key of {BITS[0]} to {BITS[1]} bits")
+    return key
+
+
+def fingerprint(key: RSAPublicKey) -> str:
+    """What two people compare by telephone."""
+    return "SHA256:" + hashlib.sha256(bytes.fromhex(public(key))).digest().hex(":").upper()
 
 
 def _locked(path: Path) -> Path:
@@ -122,14 +131,7 @@ def _unlink(path: Path, link: str) -> None:
         path.unlink()
 
 
-def _pem(path: Path, phrase: bytes | None = None) -> bytes:
+def _pem(key: RSAPrivateKey, phrase: bytes | None = None) -> bytes:
     """A key as text, in plain or under a passphrase."""
-    from cryptography.hazmat.primitives.serialization import (
-        BestAvailableEncryption,
-        Encoding,
-        NoEncryption,
-        PrivateFormat,
-    )
-
     how = NoEncryption() if phrase is None else BestAvailableEncryption(phrase)
-    return load(path).private_bytes(Encoding.PEM, PrivateFormat.PKCS8, how)
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, how)

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self, get_type_hints
 
 from counterflow.errors import OptionError, StorageError
+from counterflow.federation.sites.certificates import Kit
 from counterflow.files import blaming
 from counterflow.sealed_file import read_json, write_json
 
@@ -52,6 +53,9 @@ class Party(ABC):
     folder: Path
     federation: str
     fingerprint: str  # of the authority
+    organisation: str
+    host: str  # where the server is; "" before a plant was told
+    port: int
 
     ROLE: ClassVar[str]
 
@@ -60,28 +64,19 @@ class Party(ABC):
         """The party of a folder; refuses one of another role."""
         folder = folder.absolute()
         found, kinds = read(folder, cls.ROLE), cls._kinds()
-        values: dict[str, Any] = {}
-        for name, hint in kinds.items():
-            value = values[name] = found.get(name)
-            good = type(value) is int and value > 0 if hint is int else isinstance(value, str)
-            if not good or set(found) != {"role", *kinds}:
-                needed = ", ".join(("role", *kinds))
-                raise StorageError(f"{folder / FILE}: it must hold {needed}; put back the file of this party.")
-            if hint not in (int, str):
-                values[name] = folder / value if value else None
-        return cls(folder=folder, **values)
+        if {name: type(value) for name, value in found.items()} != {"role": str, **kinds}:
+            needed = ", ".join(("role", *kinds))
+            raise StorageError(f"{folder / FILE}: it must hold {needed}; put back the file of this party.")
+        return cls(folder, **{name: found[name] for name in kinds})
 
     @classmethod
-    def _kinds(cls) -> dict[str, Any]:
+    def _kinds(cls) -> dict[str, type]:
         return {name: hint for name, hint in get_type_hints(cls).items() if name not in ("folder", "ROLE")}
 
     def write(self) -> None:
         """Say what the folder is."""
-        told: dict[str, Any] = {"role": self.ROLE}
-        for name in self._kinds():
-            value = getattr(self, name)
-            told[name] = value.relative_to(self.folder).as_posix() if isinstance(value, Path) else value or ""
-        write_json(self.folder / FILE, _TITLE, told)
+        told = {name: getattr(self, name) for name in self._kinds()}
+        write_json(self.folder / FILE, _TITLE, {"role": self.ROLE, **told})
 
     @property
     @abstractmethod
@@ -90,8 +85,13 @@ class Party(ABC):
 
     @property
     @abstractmethod
+    def kit(self) -> Kit:
+        """Of the site that runs."""
+
+    @property
     def key_files(self) -> tuple[Path, ...]:
         """What must be readable while the site runs."""
+        return (self.kit.key,)
 
     @abstractmethod
     def certificates(self) -> dict[str, datetime]:
@@ -99,12 +99,7 @@ class Party(ABC):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Write the hardened policy of the site's kit: at first, and again before every start."""
-
-    @property
-    def listens(self) -> int | None:
-        """The port on which the site is to listen; None: on none."""
-        return None
+        """Write what the engine reads in the site's kit, its hardened policy above all: before every start."""
 
     def waits_for(self) -> str:
         """What has to be there before the site can start, "" if nothing."""

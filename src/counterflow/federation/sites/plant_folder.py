@@ -2,7 +2,7 @@
 
 ::
 
-    request/  kits-*/     the key, the certificate and the kit
+    kit/                  its key and certificate, and what the engine reads
     boiler.join           goes to the coordinator
     log.safetensors       the unit's log
     model.safetensors     its local model, if it has one
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -32,11 +31,10 @@ from counterflow.federation.engine import engine
 from counterflow.federation.policy import Policy
 from counterflow.federation.reconciliation import differences, reconcile
 from counterflow.federation.sites import certificates, keys, letters, party
-from counterflow.federation.sites.certificates import Participant
-from counterflow.federation.sites.letters import Card
+from counterflow.federation.sites.certificates import Kit, Participant
+from counterflow.federation.sites.letters import Card, JoinRequest
 from counterflow.federation.sites.party import Party
 from counterflow.federation.sites.site import PlantSite
-from counterflow.files import write_whole
 from counterflow.plant import LocalModel, Recording, UnitRecording
 from counterflow.privacy import Ledger, ledger_path
 
@@ -45,12 +43,10 @@ BUDGET = 3.0
 
 @dataclass(frozen=True)
 class PlantFolder(Party):
-    """A plant; made by ``create`` once and by ``open`` ever after. ``kit`` is None until it was welcomed."""
+    """A plant; made by ``create`` once and by ``open`` ever after."""
 
     ROLE = party.PLANT
     unit: str
-    organisation: str
-    kit: Path | None
 
     @classmethod
     def create(
@@ -69,10 +65,9 @@ class PlantFolder(Party):
         Participant(unit, "plant", organisation)
         expected = certificates.check_fingerprint(fingerprint)
         text = policy or default_policy(unit)
-        folder = folder.absolute()
-        made = cls(folder, federation, expected, unit, organisation, None)
+        made = cls(folder.absolute(), federation, expected, organisation, "", 0, unit)
         made._check(text, recording, model)
-        with party.new(folder, "join"):
+        with party.new(made.folder, "join"):
             made.site.bind(recording, model, text, begins)
             made._open_budget(budget)
             made._ask_to_join(recording)
@@ -98,31 +93,33 @@ class PlantFolder(Party):
         return self.site.policy
 
     @property
-    def key(self) -> str:
-        """Fingerprint of the plant's key, as the coordinator sees it."""
-        return letters.requested_key(self.folder / "request" / f"{self.unit}.csr")
+    def kit(self) -> Kit:
+        return Kit(self.folder / "kit", "client")
 
     @property
-    def key_files(self) -> tuple[Path, ...]:
-        return () if self.kit is None else (self.kit / "startup" / "client.key",)
+    def welcomed(self) -> bool:
+        """Whether the coordinator has answered."""
+        return bool(self.host)
+
+    @property
+    def key(self) -> str:
+        """Fingerprint of the plant's key, as the coordinator sees it."""
+        return letters.read_join(self.join_file).key
 
     def certificates(self) -> dict[str, datetime]:
-        if self.kit is None:
-            return {}
-        files = {self.label: "client.crt", "the authority": "rootCA.pem"}
-        return {name: certificates.ends_of(self.kit / "startup" / file) for name, file in files.items()}
+        files = {self.label: self.kit.certificate, "the authority": self.kit.authority} if self.welcomed else {}
+        return {name: certificates.read(file).not_valid_after_utc for name, file in files.items()}
 
     # ---- joining
 
     def _ask_to_join(self, recording: Recording) -> None:
-        with keys.workshop(self.folder) as shop:
-            engine().request(shop, self.federation, Participant(self.unit, "plant", self.organisation))
+        key = keys.new()
+        keys.keep(key, self.kit.key)
         card = Card(
             self.unit, self.organisation, self.federation, _own(recording, self.unit).unit.inputs, recording.dt,
             self.site.begins, self.policy.inputs_shown,
         )  # fmt: skip
-        made = self.folder / "request"
-        letters.write_join(self.join_file, card, made / f"{self.unit}.key", made / f"{self.unit}.request.zip")
+        letters.write(self.join_file, JoinRequest(card, keys.public(key.public_key())), key)
 
     def renew(self) -> PlantFolder:
         """Make a new key and ask to join with it; log, policy, budget and audit log stay as they are.
@@ -130,69 +127,55 @@ class PlantFolder(Party):
         Until the coordinator has removed the old certificate and answered this request, the plant is out.
         """
         self.refuse_running()
-        if (self.folder / "request").exists():
-            shutil.rmtree(self.folder / "request.old", ignore_errors=True)
-            (self.folder / "request").rename(self.folder / "request.old")
-        asking = replace(self, kit=None)
+        asking = replace(self, host="", port=0)
         asking.write()
         asking._ask_to_join(Recording.load(self.folder / "log.safetensors"))
         return asking
 
     def welcome(self, file: Path) -> PlantFolder:
-        """Take the coordinator's answer: the kit, hardened. The same again is no error, a renewed one replaces it."""
+        """Take the coordinator's answer: certificates, and where it is. The same again is no error."""
         letter = letters.read_welcome(file, self.unit)
-        if self.kit is not None:
-            if letter.certificate.strip() in (self.kit / "startup" / "client.crt").read_text("ascii"):
+        own, authority = letter.certificate, letter.authority
+        offered = certificates.fingerprint(authority)
+        if self.welcomed:
+            if offered == self.fingerprint and own == certificates.read(self.kit.certificate):
                 return self
             self.refuse_running()
-        expected = self._trusted(letter)
-        into = f"kits-{certificates.fingerprint_of(letter.certificate)[-11:].replace(':', '')}"
-        shutil.rmtree(self.folder / into, ignore_errors=True)  # of a welcome that broke off
-        with keys.workshop(self.folder, "request") as shop:
-            signed = shop / f"{self.unit}.signed.zip"
-            try:
-                write_whole(signed, letter.signed)
-                made = engine().assemble(shop, signed, expected, into)
-            finally:
-                signed.unlink(missing_ok=True)
-            if letter.cross:
-                chain = made / "startup" / "client.crt"
-                write_whole(chain, chain.read_bytes() + letter.cross)
-        joined = replace(self, kit=self.folder / made.relative_to(shop), fingerprint=expected)
+            if authority != (known := certificates.read(self.kit.authority)):
+                certificates.check_vouched(letter.cross, known, authority)
+        elif offered != self.fingerprint:
+            raise StorageError(
+                f"{file}: the authority's fingerprint does not match: it is {offered}, {self.label} was told "
+                f"{self.fingerprint}. Ask the coordinator, by telephone."
+            )
+        certificates.check_issued(own, authority, self._who, keys.load(self.kit.key).public_key())
+        joined = replace(self, fingerprint=offered, host=letter.host, port=letter.port)
+        certificates.write(self.kit.certificate, own, letter.cross)
+        certificates.write(self.kit.authority, authority)
+        joined.write()  # last: with it the plant is a member
         joined.prepare()
         party.write_service(self.folder, self.unit, self.label)
-        joined.write()
-        for old in self.folder.glob("kits-*"):
-            if old.name != into:
-                shutil.rmtree(old, ignore_errors=True)
         return joined
 
-    def _trusted(self, letter: letters.Welcome) -> str:
-        """Fingerprint of the authority that a welcome must be of: the one that was told, or one it vouches for."""
-        offered = certificates.fingerprint_of(letter.authority.decode("ascii", "replace"))
-        if self.kit is None or not letter.cross or offered == self.fingerprint:
-            return self.fingerprint  # FLARE refuses any other
-        known = self.kit / "startup" / "rootCA.pem"
-        if certificates.fingerprint(known) != self.fingerprint:
-            raise StorageError(f"{known} is not of the authority that {party.FILE} names; put it back.")
-        certificates.check_vouched(letter.cross, known.read_bytes(), letter.authority)
-        return offered
+    @property
+    def _who(self) -> Participant:
+        return Participant(self.unit, "plant", self.organisation)
 
     # ---- running
 
     def waits_for(self) -> str:
         """The coordinator's server: FLARE would give up, and come back late."""
-        return "" if self.kit is None else party.reachable(*engine().address(self.kit))
+        return party.reachable(self.host, self.port)
 
     def prepare(self) -> None:
         """Refused as long as the plant was not welcomed, or its books contradict each other."""
-        if self.kit is None:
+        if not self.welcomed:
             raise OptionError(
                 f"{self.label} was not welcomed yet: send {self.join_file} to the coordinator, and give its answer: "
                 f"counterflow federation join {self.folder} --welcome {self.unit}.welcome"
             )
         self._check_books()
-        engine().prepare(self.kit, self.folder, self.unit)
+        engine().prepare(self.kit.folder, self.folder, self._who, self.federation, (self.host, self.port))
 
     def bind(self, recording: Recording | None, model: LocalModel | None, policy: str = "", begins: str = "") -> None:
         """Replace the log, the model or the policy; never while the plant runs, and never the input channels."""

@@ -79,14 +79,14 @@ class Supervisor:
         site = self.site
         with blaming(site.folder, WRITABLE):
             site.prepare()
-        assert site.kit is not None
+        kit = site.kit.folder
         with party.supervising(site.folder), keys.unlocked(*site.key_files), _on_signals(self.stop):
-            left = engine().stop(site.kit, patience=0)  # of a supervisor that was killed
+            left = engine().stop(kit, patience=0)  # of a supervisor that was killed
             self._check_port(RELEASE if left else 0.0)
             try:
-                self._keep_running(site.kit)
+                self._keep_running(kit)
             finally:
-                engine().stop(site.kit, patience=STOPPING)
+                engine().stop(kit, patience=STOPPING)
                 (site.folder / members.PRESENCE).unlink(missing_ok=True)
                 self._say("stopped")
 
@@ -167,8 +167,8 @@ class Supervisor:
                 self._say(f"waits for the coordinator's server, {why}")
 
     def _check_port(self, patience: float) -> None:
-        if self.site.listens is not None:
-            check_port(self.site.listens, patience)
+        if isinstance(self.site, CoordinatorFolder):
+            check_port(self.site.port, patience)
 
 
 def check_port(port: int, patience: float = 0.0) -> None:
