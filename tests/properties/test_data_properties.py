@@ -18,9 +18,7 @@ from counterflow.data.times import parse
 from counterflow.plant.calendar import SECOND
 
 NUMBERS = st.one_of(
-    st.none(),
-    st.floats(-1e9, 1e9).map(lambda value: float(f"{value:.6g}")),
-    st.integers(-1000, 1000).map(float),
+    st.none(), st.floats(-1e9, 1e9).map(lambda value: float(f"{value:.6g}")), st.integers(-1000, 1000).map(float)
 )
 FORMATS = {
     "iso": lambda m: m.isoformat(),
@@ -100,10 +98,7 @@ def test_times_in_any_format(kind: str, start: datetime, steps: list[int]) -> No
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    seconds=st.lists(st.integers(0, 60), min_size=2, max_size=40),
-    seed=st.integers(0, 2**32 - 1),
-)
+@given(seconds=st.lists(st.integers(0, 60), min_size=2, max_size=40), seed=st.integers(0, 2**32 - 1))
 def test_the_order_of_rows_does_not_matter(seconds: list[int], seed: int) -> None:
     """Rows of different times may come in any order; the recording is the same."""
     distinct = sorted(set(seconds) | {0, 61})

@@ -69,15 +69,31 @@ def test_a_loop_by_hand_is_moved_by_its_output() -> None:
     assert units(still)["area_1"] == (["FIC-101.OP"], ["FIC-101.PV"])
 
 
-def test_areas_equipment_numbers_and_prefixes() -> None:
-    by_prefix = drafted(**{"10-FI-101": NOISE[0], "10-FV-101": STEPS[0], "20-TI-101": NOISE[1]})
-    assert list(units(by_prefix)) == ["area_10", "area_20"]
-    by_loop = drafted(**{"FI-101": NOISE[0], "FV-101": STEPS[0], "TI-102": NOISE[1], "TV-102": STEPS[1]})
-    assert units(by_loop) == {"unit_101": (["FV-101"], ["FI-101"]), "unit_102": (["TV-102"], ["TI-102"])}
-    by_word = drafted(boiler_valve=STEPS[0], boiler_pressure=NOISE[0], turbine_speed=NOISE[1])
-    assert units(by_word) == {"boiler": (["boiler_valve"], ["boiler_pressure"]), "turbine": ([], ["turbine_speed"])}
-    four = drafted(**{"FI-1101": NOISE[0], "FI-1201": NOISE[1]})
-    assert list(units(four)) == ["area_11", "area_12"]
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "expected"),
+    [
+        (["10-FV-101"], ["10-FI-101", "20-TI-101"], {"area_10": 1, "area_20": 0}),
+        (["FV-101", "TV-102"], ["FI-101", "TI-102"], {"unit_101": 1, "unit_102": 1}),
+        (["boiler_valve"], ["boiler_pressure", "turbine_speed"], {"boiler": 1, "turbine": 0}),
+        ([], ["FI-1101", "FI-1201"], {"area_11": 0, "area_12": 0}),
+        (["N.A1.FV-101"], ["N.A1.FI-101", "N.A2.TI-101"], {"N_A1": 1, "N_A2": 0}),  # the whole plant's prefix
+        ([], ["P1_FT01", "P4_ST_PT01", "P4_HT_PO"], {"P1": 0, "P4": 0}),
+    ],
+)
+def test_units_by_area_equipment_number_and_prefix(
+    inputs: list[str], outputs: list[str], expected: dict[str, int]
+) -> None:
+    columns = {name: STEPS[k] for k, name in enumerate(inputs)} | {name: NOISE[k] for k, name in enumerate(outputs)}
+    found = units(drafted(**columns, attack_P1=STEPS[5]))
+    assert {name: len(sides[0]) for name, sides in found.items()} == expected
+    assert [each for sides in found.values() for each in sides[0]] == inputs
+    assert sorted(each for sides in found.values() for each in sides[1]) == sorted(outputs)
+
+
+def test_units_of_very_long_tags_have_names_that_a_unit_may_have() -> None:
+    tags = {f"{'a' * 300}.{'b' * 90}-{k}.PV": NOISE[k] for k in range(3)}
+    recording, _ = read_logs(polars.DataFrame({"time": np.arange(ROWS), **tags}))
+    assert list(recording.parts) == list(units(drafted(**tags)))
 
 
 def test_an_area_without_measurements_acts_on_its_neighbour() -> None:
@@ -93,19 +109,11 @@ def test_what_cannot_be_used_is_left_out_with_its_reason() -> None:
     assert made.left_out == {"note": "text such as 'all is well'", "PI-102": "always 1"}
     assert made.options == {"text": "missing"}
     assert any("'calibrating' in 4 cells" in question for question in made.questions)
-
-
-def test_nothing_to_use() -> None:
-    table = polars.DataFrame({"time": [0, 1, 2], "note": ["a", "b", "c"]})
-    assert draft(inspect(table)).units == ()
-    with pytest.raises(cf.DataError, match="; give units"):
-        read_logs(table)
-
-
-def test_steps_are_asked_about() -> None:
-    made = drafted(load=STEPS[0], pressure=NOISE[0])
-    assert units(made) == {"plant": (["load"], ["pressure"])}
-    assert any(question.startswith("load repeats its value") for question in made.questions)
+    labelled = drafted(**{"TI-101": NOISE[0], "attack_P1": STEPS[0]})
+    assert labelled.left_out == {"attack_P1": "a label, no measurement"}
+    held = drafted(load=STEPS[0], pressure=NOISE[0])
+    assert units(held) == {"plant": (["load"], ["pressure"])}
+    assert any(question.startswith("load repeats its value") for question in held.questions)
 
 
 def test_the_sample_is_read_without_a_word() -> None:
@@ -131,12 +139,6 @@ def test_the_file_of_the_package_is_the_simulated_one() -> None:
     assert Path(sample.path()).read_text("utf-8") == sample.text(sample.simulate())
 
 
-def test_a_clock_that_jumps_is_asked_about() -> None:
-    back = [f"2024-10-27 0{h}:{m:02d}:00" for h in (1, 2, 2, 3) for m in range(0, 60, 5)]
-    made = draft(inspect(polars.DataFrame({"time": back, "TI-101": NOISE[0][:48]})))
-    assert "what is the time zone" in made.questions[0]
-
-
 def autumn(hour: int, day: str, lost: slice) -> polars.DataFrame:
     """Local times of a night in which an hour comes twice, without some rows of it."""
     hours = (hour - 1, hour, hour, hour + 1)
@@ -151,6 +153,7 @@ def test_no_row_of_the_hour_that_comes_twice_is_lost(lost: slice) -> None:
     table = autumn(2, "2024-10-27", lost)
     made = draft(inspect(table))
     assert made.options["timezone"] == "Europe/Berlin"
+    assert "what is the time zone" in made.questions[0]
     recording, _ = cf.read_logs(table)
     assert recording.rows == 120
     assert int(np.isfinite(next(iter(recording.parts.values())).y[:, 0]).sum()) == len(table)
@@ -192,39 +195,15 @@ def test_rows_out_of_order_or_sent_twice_are_no_change_of_the_clock() -> None:
     assert recording.rows == len(table)
 
 
-def test_prefixes_of_the_whole_plant_divide_nothing() -> None:
-    made = drafted(**{"N.A1.FI-101": NOISE[0], "N.A1.FV-101": STEPS[0], "N.A2.TI-101": NOISE[1]})
-    assert units(made) == {"N_A1": (["N.A1.FV-101"], ["N.A1.FI-101"]), "N_A2": ([], ["N.A2.TI-101"])}
-    mixed = drafted(**{"P1_FT01": NOISE[0], "P4_ST_PT01": NOISE[1], "P4_HT_PO": NOISE[2], "attack_P1": STEPS[0]})
-    assert list(units(mixed)) == ["P1", "P4"]
-    assert mixed.left_out == {"attack_P1": "a label, no measurement"}
-
-
-def test_titles_above_the_header(tmp_path: Path) -> None:
-    path = tmp_path / "plant.csv"
-    rows = "".join(f"{k},{k}.5,{k % 3},{k % 2}\n" for k in range(20))
-    path.write_text(f",P1,,\ntime,FIT101,LIT101,MV101\n{rows}")
-    assert inspect(path).groups == {"1": ("FIT101", "LIT101", "MV101")}
-
-
 def test_a_table_that_makes_no_unit_says_why() -> None:
     for columns, reason in (
         ({}, "there is no channel beside the time"),
         ({"TI-101": [4.0] * 60}, "no channel can be used: 'TI-101' is left out (always 4)"),
         ({"FV-101": [float(k // 5 % 3) for k in range(60)]}, "no channel looks like a measurement"),
+        ({"note": ["a", "b", "c"] * 20}, "no channel can be used: 'note' is left out (text such as 'a')"),
     ):
         table = polars.DataFrame({"time": list(range(60)), **columns})
         assert draft(inspect(table)).reason == reason
         with pytest.raises(cf.DataError) as caught:
             read_logs(table)
         assert f"{reason}; give units" in str(caught.value)
-
-
-def test_units_of_very_long_tags_have_names_that_a_unit_may_have() -> None:
-    made = drafted(**{f"{'a' * 300}.{'b' * 90}-{k}.PV": NOISE[k] for k in range(3)})
-    recording, _ = read_logs(
-        polars.DataFrame(
-            {"time": list(range(len(NOISE[0])))} | {f"{'a' * 300}.{'b' * 90}-{k}.PV": NOISE[k] for k in range(3)}
-        )
-    )
-    assert list(recording.parts) == [unit.name for unit in made.units]

@@ -81,6 +81,11 @@ READ: dict[str, Case] = {
         {},
         {"a": [1.0, None, None, 2.5], "b": [1.0, 0.0, 1.0, None]},
     ),
+    "titles of groups above the header": (
+        ",P1,,\ntime,FIT101,LIT101,MV101\n0,0.5,0,1\n1,1.5,1,0\n2,2.5,2,1\n",
+        {},
+        {"FIT101": [0.5, 1.5, 2.5], "LIT101": [0.0, 1.0, 2.0], "MV101": [1.0, 0.0, 1.0]},
+    ),
     "given encoding": (
         "時刻,流量\n0,1.5\n1,2.5\n".encode("shift_jis"),
         {"encoding": "shift_jis", "time": "時刻"},

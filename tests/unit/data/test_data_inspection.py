@@ -102,38 +102,6 @@ def test_spikes_against_a_plain_loop() -> None:
     assert count_spikes(np.zeros(10)) == count_spikes(np.array([1.0, 2.0])) == 0
 
 
-def test_kinds_and_verdicts() -> None:
-    rows = 60
-    frame = polars.DataFrame(
-        {
-            "time": np.arange(rows),
-            "P1_flow": np.linspace(0, 1, rows),
-            "P1_pump": ["on", "off", "on"] * 20,
-            "P1_mode": [0, 1, 2] * 20,
-            "P1_still": [7.0] * rows,
-            "P1_empty": [None] * rows,
-            "P1_note": ["fine day"] * rows,
-            "P1_mixed": ["1.5"] * (rows - 1) + ["lovely"],
-            "P1_held": [float(k // 20 * 3 + (k % 20 == 0) * (k + 1) * 0.1) for k in range(rows)],
-        }
-    )
-    found = inspect(frame)
-    kinds = {channel.name.removeprefix("P1_"): channel.kind for channel in found.channels}
-    assert kinds == {
-        "flow": "continuous", "pump": "on/off", "mode": "discrete", "still": "constant", "empty": "empty",
-        "note": "text", "mixed": "mixed", "held": "discrete",
-    }  # fmt: skip
-    assert found["P1_flow"].verdict == "fine"
-    assert found["P1_pump"].words == {"on": 40, "off": 20}
-    assert "rather an input" in found["P1_pump"].verdict
-    assert found["P1_still"].verdict == "always 7: would be left out"
-    assert found["P1_note"].odd == {"fine day": 60}
-    assert "exclude it" in found["P1_note"].verdict
-    assert "refused unless" in found["P1_mixed"].verdict
-    with pytest.raises(cf.UnknownNameError, match="P1_flow"):
-        found["P1_flov"]
-
-
 def test_the_whole_report_is_plain_json_and_text() -> None:
     frame = polars.DataFrame({"time": [0, 1, 2, 2, 9, 5, None], "a_x": [1.0, None, float("inf"), 3, 4, 5, 6]})
     found = inspect(frame)
@@ -164,28 +132,42 @@ def test_slips_of_the_clock_leave_the_usual_step() -> None:
     assert time_facts(Times(irregular * SECOND, "seconds", dated=False)).step in np.diff(irregular) * SECOND
 
 
-def test_changes_of_the_clock_are_noticed() -> None:
-    local = [f"2024-03-31 0{h}:{m:02d}:00" for h in (0, 1, 3, 4) for m in range(0, 60, 5)]
-    found = inspect(polars.DataFrame({"time": local, "x": np.arange(48.0)}))
-    assert found.time is not None
-    assert found.time.clock_changes == ("forward by an hour after 2024-03-31 01:55:00",)
-    assert "give the option timezone" in str(found)
-    back = [f"2024-10-27 0{h}:{m:02d}:00" for h in (1, 2, 2, 3) for m in range(0, 60, 5)]
-    found = inspect(polars.DataFrame({"time": back, "x": np.arange(48.0)}))
-    assert found.time is not None
-    assert found.time.clock_changes == ("back by an hour after 2024-10-27 02:55:00",)
+@pytest.mark.parametrize(
+    ("values", "kind", "said"),
+    [
+        (np.linspace(0, 1, 60), "continuous", "fine"),
+        (["on", "off", "on"] * 20, "on/off", "on/off: last value when resampled; rather an input"),
+        ([0, 1, 2] * 20, "discrete", "3 levels"),
+        ([7.0] * 60, "constant", "always 7: would be left out"),
+        ([None] * 60, "empty", "no number at all: would be left out"),
+        (["fine day"] * 60, "text", "text such as 'fine day': exclude it"),
+        (["1.5"] * 59 + ["lovely"], "mixed", "1 cells of text such as 'lovely': refused unless"),
+        ([float(k // 20 * 3 + (k % 20 == 0) * (k + 1) * 0.1) for k in range(60)], "discrete", "6 levels"),
+    ],
+)
+def test_kinds_and_verdicts(values: list[object], kind: str, said: str) -> None:
+    found = inspect(polars.DataFrame({"time": np.arange(60), "flow": values}))
+    assert found["flow"].kind == kind
+    assert found["flow"].verdict.startswith(said)
+    with pytest.raises(cf.UnknownNameError, match="flow"):
+        found["flov"]
 
 
 @pytest.mark.parametrize(
-    ("tag", "unit"),
+    ("day", "hours", "change"),
     [
-        ("P1_FCV01D", "P1"),
-        ("bio_1_do", "bio_1"),
-        ("LIT101", "1"),
-        ("area:flow", "area"),
-        ("x", "plant"),
-        ("a.b.c", "a"),
+        ("2024-03-31", (0, 1, 3, 4), "forward by an hour after 2024-03-31 01:55:00"),
+        ("2024-10-27", (1, 2, 2, 3), "back by an hour after 2024-10-27 02:55:00"),
     ],
 )
-def test_units_are_guessed_from_tags(tag: str, unit: str) -> None:
-    assert guess_unit(tag) == unit
+def test_changes_of_the_clock_are_noticed(day: str, hours: tuple[int, ...], change: str) -> None:
+    local = [f"{day} 0{h}:{m:02d}:00" for h in hours for m in range(0, 60, 5)]
+    found = inspect(polars.DataFrame({"time": local, "x": np.arange(48.0)}))
+    assert found.time is not None
+    assert found.time.clock_changes == (change,)
+    assert "give the option timezone" in str(found)
+
+
+def test_units_are_guessed_from_tags() -> None:
+    tags = {"P1_FCV01D": "P1", "bio_1_do": "bio_1", "LIT101": "1", "area:flow": "area", "x": "plant", "a.b.c": "a"}
+    assert {tag: guess_unit(tag) for tag in tags} == tags

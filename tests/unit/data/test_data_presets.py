@@ -37,49 +37,49 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
 # ---- the files have the formats that they stand in for
 
 
-def first_lines(path: Path, count: int = 3) -> list[str]:
-    data = path.read_bytes()
-    text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
-    return text.splitlines()[:count]
+FORMATS = {  # header and rows: how each begins and ends, and how many cells it has
+    "20.07": [("time;P1_B2004;", ";attack_P3", 64), ("2021-07-11 10:00:00;", ";0", 64)],
+    "21.03": [
+        ("time,P1_B2004,", ",attack,attack_P1,attack_P2,attack_P3", 84),
+        ("2021-07-11 10:00:00,", ",0,0,0,0", 84),
+    ],
+    "22.04": [("timestamp,", ",Attack", 88), ("2021-07-11 10:00:00,", ",0", 88)],
+    "23.05": [("timestamp,", ",x1001_05_SETPOINT_OUT,x1001_15_ASSIGN_OUT", 0)],
+    "normal-v0": [(",P1,,,,,P2,", ",", 53), (" Timestamp,FIT101,", ",Normal/Attack", 53)],
+    "normal-v1": [
+        (",P1,,,,,P2,", ",", 53),
+        (" Timestamp,", ",Normal/Attack", 53),
+        (" 22/12/2015 4:00:00 PM,", "l", 53),
+    ],
+    "attack-v0": [("\ufeff Timestamp,FIT101,LIT101, MV101,", ",Normal/Attack", 53)],
+}
 
 
-def test_hai_formats(files: dict[str, list[Path]]) -> None:
-    assert [path.name for path in files["21.03"]] == ["train1.csv.gz", "test1.csv.gz"]
-    header = first_lines(files["21.03"][0])[0].split(",")
-    assert len(header) == 84
-    assert (header[0], header[-4:]) == ("time", ["attack", "attack_P1", "attack_P2", "attack_P3"])
-    counts = [sum(tag.startswith(f"P{k}_") for tag in header) for k in (1, 2, 3, 4)]
+@pytest.mark.parametrize("version", FORMATS)
+def test_formats(files: dict[str, list[Path]], version: str) -> None:
+    data = files[version][0].read_bytes()
+    text = (gzip.decompress(data) if version == "21.03" else data).decode()
+    separator = ";" if version == "20.07" else ","
+    for line, (start, end, cells) in zip(text.splitlines(), FORMATS[version], strict=False):
+        assert (line.startswith(start), line.endswith(end)) == (True, True), line
+        assert not cells or line.count(separator) == cells - 1
+
+
+def test_quirks_of_files(files: dict[str, list[Path]]) -> None:
+    names = {version: [path.name for path in files[version]] for version in files}
+    assert names["21.03"] == ["train1.csv.gz", "test1.csv.gz"]
+    assert names["23.05"] == ["hai-train1.csv", "hai-test1.csv", "label-test1.csv"]
+    assert names["normal-v1"] == ["SWaT_Dataset_Normal_v1.csv"]
+    test = files["22.04"][1].read_text().splitlines()[0].split(",")
+    assert (test[0], test[-1]) == ("time", "attack")  # spelled otherwise than in the other file
+    assert {"P3_LH01", "P3_LL01"} < set(test)
+    assert files["23.05"][2].read_text().startswith("timestamp,label\n")
+    header, *rows = files["attack-v0"][0].read_text().splitlines()
+    blanks = [" MV101", " AIT201", " MV201", " P201", " P202", " P204", " MV303"]
+    assert [name for name in header.split(",") if name.startswith(" ")] == blanks
+    assert {line.rsplit(",", 1)[1] for line in rows} == {"Normal", "Attack", "A ttack"}
+    counts = [sum(tag.startswith(f"P{k}_") for tag in hai_tags("21.03")) for k in (1, 2, 3, 4)]
     assert counts == [38, 22, 7, 12]
-    assert first_lines(files["21.03"][0])[1].startswith("2021-07-11 10:00:00,")
-    assert len(first_lines(files["20.07"][0])[0].split(";")) == 64
-    train, test = (first_lines(path)[0].split(",") for path in files["22.04"])
-    assert len(train) == len(test) == 88
-    assert (train[0], train[-1], test[0], test[-1]) == ("timestamp", "Attack", "time", "attack")
-    assert {"P3_LH01", "P3_LL01"} < set(train)
-    assert [path.name for path in files["23.05"]] == ["hai-train1.csv", "hai-test1.csv", "label-test1.csv"]
-    assert not any("attack" in line.lower() for line in first_lines(files["23.05"][1], 1))
-    assert first_lines(files["23.05"][2])[0] == "timestamp,label"
-
-
-def test_swat_formats(files: dict[str, list[Path]]) -> None:
-    for version in ("normal-v0", "normal-v1"):
-        (path,) = files[version]
-        stage, header, row = first_lines(path)
-        assert path.name == f"SWaT_Dataset_Normal_{version[-2:]}.csv"
-        assert stage.startswith(",P1,,,,,P2,")
-        assert header.startswith(" Timestamp,FIT101,")
-        assert header.endswith(",Normal/Attack")
-        assert len(header.split(",")) == len(stage.split(",")) == 53
-        assert row.startswith(" 22/12/2015 4:00:00 PM,")
-    (path,) = files["attack-v0"]
-    header = first_lines(path)[0]
-    assert path.read_bytes().startswith(b"\xef\xbb\xbf Timestamp")
-    assert [name for name in header.split(",") if name.startswith(" ")] == [
-        " MV101", " AIT201", " MV201", " P201", " P202", " P204", " MV303",
-    ]  # fmt: skip
-    labels = {line.rsplit(",", 1)[1] for line in path.read_text().splitlines()[1:]}
-    assert labels == {"Normal", "Attack", "A ttack"}
-    assert files["xlsx"][0].suffix == ".xlsx"
 
 
 # ---- the steps
@@ -126,27 +126,6 @@ def test_attacks_may_be_kept_and_labels_may_be_given_apart(files: dict[str, list
         prepare_hai([labels])
 
 
-def test_files_of_different_versions_do_not_mix(files: dict[str, list[Path]]) -> None:
-    with pytest.raises(cf.DataError, match="have different columns"):
-        prepare_hai([files["21.03"][0], files["22.04"][0]])
-
-
-@pytest.mark.parametrize("standardise", [False, True])
-def test_means_and_scales_are_saved(files: dict[str, list[Path]], standardise: bool) -> None:
-    found = prepare_hai(files["21.03"][:1], standardise=standardise)
-    plain = prepare_hai(files["21.03"][:1])
-    frame = open_table(files["21.03"][0])
-    for unit, part in found.recording.items():
-        for k, channel in enumerate(part.unit.outputs):
-            values = frame.numbers([channel.name])[channel.name].values
-            mean, std = found.scales[unit][channel.name]
-            assert mean == pytest.approx(values.mean(), rel=EXACT)
-            assert std == pytest.approx(values.std(), rel=1e3 * EXACT)
-            expected = (values - mean) / std if standardise else values
-            np.testing.assert_allclose(part.y[:, k], expected, rtol=EXACT, atol=EXACT)
-            np.testing.assert_allclose(plain.recording[unit].y[:, k], values, rtol=EXACT)
-
-
 @pytest.mark.parametrize("version", SWAT_VERSIONS)
 def test_every_version_of_swat(files: dict[str, list[Path]], version: str) -> None:
     found = prepare_swat(files[version], noise=0.0)
@@ -165,16 +144,6 @@ def test_every_version_of_swat(files: dict[str, list[Path]], version: str) -> No
     assert found.fate["AIT501"].startswith("dropped in step iv: largest correlation with another stage 0.0")
     times = {"attack-v0": "2015-12-28 10:00:00"}.get(version, "2015-12-22 16:00:00")
     assert found.preparation.start == times
-
-
-def test_csv_and_xlsx_of_swat_are_the_same(files: dict[str, list[Path]]) -> None:
-    assert prepare_swat(files["xlsx"]).recording == prepare_swat(files["normal-v1"]).recording
-
-
-def test_normal_and_attack_of_swat_are_one_table(files: dict[str, list[Path]]) -> None:
-    found = prepare_swat([*files["normal-v0"], *files["attack-v0"]])
-    assert found.recording.rows == 2 * ROWS - ROWS // 20 + 60 + min(ROWS // 20, 60)
-    assert len(found.preparation.stretches) == 3
 
 
 def test_the_first_rows_only_and_constants_again(files: dict[str, list[Path]]) -> None:
@@ -228,30 +197,6 @@ def test_correlations_against_numpy(files: dict[str, list[Path]]) -> None:
         assert 0 < len(kept) < len(columns)
 
 
-def test_dates_early_in_a_month_have_the_day_first(tmp_path: Path, files: dict[str, list[Path]]) -> None:
-    text = files["attack-v0"][0].read_text(encoding="utf-8-sig").replace(" 28/12/2015", " 2/1/2016")
-    (tmp_path / "january.csv").write_text(text)
-    assert prepare_swat([tmp_path / "january.csv"]).preparation.start == "2016-01-02 10:00:00"
-
-
-def test_wrong_files_are_refused(tmp_path: Path, files: dict[str, list[Path]]) -> None:
-    with pytest.raises(cf.DataError, match="no file has a tag of this data set"):
-        prepare_swat(files["21.03"][:1])
-    with pytest.raises(cf.DataError, match="no file has a tag of this data set"):
-        prepare_hai(files["attack-v0"])
-    text = files["attack-v0"][0].read_text().replace("A ttack", "Assault")
-    (tmp_path / "a.csv").write_text(text)
-    with pytest.raises(cf.DataError, match="a row is labelled 'assault', neither Normal nor Attack"):
-        prepare_swat([tmp_path / "a.csv"])
-    header = "time,P1_LIT01,attack\n"
-    (tmp_path / "b.csv").write_text(header + "2024-01-01 00:00:00,1,1\n2024-01-01 00:00:01,2,1\n")
-    with pytest.raises(cf.DataError, match="every row is labelled as an attack"):
-        prepare_hai([tmp_path / "b.csv"])
-    (tmp_path / "c.csv").write_text(header + "2024-01-01 00:00:00,1,0\n2024-01-01 00:00:01,1,0\n")
-    with pytest.raises(cf.DataError, match="no unit has an output left"):
-        prepare_hai([tmp_path / "c.csv"])
-
-
 def test_what_is_discrete() -> None:
     rng = np.random.default_rng(0)
     assert discrete_reason(np.array([0.0, 1.0] * 50)) == "2 values"
@@ -260,16 +205,55 @@ def test_what_is_discrete() -> None:
     assert discrete_reason(rng.standard_normal(1000)) is None
 
 
-@pytest.mark.parametrize(("dataset", "version"), [("hai", "19.99"), ("swat", "v9"), ("other", None)])
-def test_stand_ins_that_are_not_there(tmp_path: Path, dataset: str, version: str | None) -> None:
-    with pytest.raises(cf.OptionError, match="is not known"):
-        write_stand_in(dataset, version, tmp_path)
+@pytest.mark.parametrize("standardise", [False, True])
+def test_means_and_scales_are_saved(files: dict[str, list[Path]], standardise: bool) -> None:
+    found, table = prepare_hai(files["21.03"][:1], standardise=standardise), open_table(files["21.03"][0])
+    for unit, part in found.recording.items():
+        for k, name in enumerate(part.unit.output_names):
+            values = table.numbers([name])[name].values
+            mean, std = found.scales[unit][name]
+            assert mean == pytest.approx(values.mean(), rel=EXACT)
+            assert std == pytest.approx(values.std(), rel=1e3 * EXACT)
+            expected = (values - mean) / std if standardise else values
+            np.testing.assert_allclose(part.y[:, k], expected, rtol=EXACT, atol=EXACT)
 
 
-def test_stand_ins_are_coupled_and_repeatable(tmp_path: Path) -> None:
-    one, two, other = (tmp_path / name for name in ("one", "two", "other"))
-    for folder, seed in ((one, 0), (two, 0), (other, 1)):
-        folder.mkdir()
-        write_stand_in("hai", "21.03", folder, 200, seed)
-    name = "train1.csv.gz"
-    assert (one / name).read_bytes() == (two / name).read_bytes() != (other / name).read_bytes()
+def test_several_files_of_swat(tmp_path: Path, files: dict[str, list[Path]]) -> None:
+    """CSV and XLSX are the same; normal and attack are one table; dates early in a month have the day first."""
+    assert prepare_swat(files["xlsx"]).recording == prepare_swat(files["normal-v1"]).recording
+    found = prepare_swat([*files["normal-v0"], *files["attack-v0"]])
+    assert found.recording.rows == 2 * ROWS - ROWS // 20 + 60 + min(ROWS // 20, 60)
+    assert len(found.preparation.stretches) == 3
+    text = files["attack-v0"][0].read_text(encoding="utf-8-sig").replace(" 28/12/2015", " 2/1/2016")
+    (tmp_path / "january.csv").write_text(text)
+    assert prepare_swat([tmp_path / "january.csv"]).preparation.start == "2016-01-02 10:00:00"
+
+
+def test_wrong_files_are_refused(tmp_path: Path, files: dict[str, list[Path]]) -> None:
+    assaulted, rows = (
+        tmp_path / "a.csv",
+        "time,P1_LIT01,attack\n2024-01-01 00:00:00,1,{0}\n2024-01-01 00:00:01,{1},{0}\n",
+    )
+    assaulted.write_text(files["attack-v0"][0].read_text().replace("A ttack", "Assault"))
+    (tmp_path / "b.csv").write_text(rows.format(1, 2))
+    (tmp_path / "c.csv").write_text(rows.format(0, 1))
+    for prepare, given, said in (
+        (prepare_swat, files["21.03"][:1], "no file has a tag of this data set"),
+        (prepare_hai, files["attack-v0"], "no file has a tag of this data set"),
+        (prepare_hai, [files["21.03"][0], files["22.04"][0]], "have different columns"),
+        (prepare_swat, [assaulted], "a row is labelled 'assault', neither Normal nor Attack"),
+        (prepare_hai, [tmp_path / "b.csv"], "every row is labelled as an attack"),
+        (prepare_hai, [tmp_path / "c.csv"], "no unit has an output left"),
+    ):
+        with pytest.raises(cf.DataError, match=said):
+            prepare(given)
+    for dataset, version in (("hai", "19.99"), ("swat", "v9"), ("other", None)):
+        with pytest.raises(cf.OptionError, match="is not known"):
+            write_stand_in(dataset, version, tmp_path)
+
+
+def test_stand_ins_are_repeatable(tmp_path: Path) -> None:
+    def written(seed: int) -> bytes:
+        return write_stand_in("hai", "21.03", tmp_path, 200, seed)[0].read_bytes()
+
+    assert written(0) == written(0) != written(1)

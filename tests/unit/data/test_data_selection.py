@@ -36,17 +36,10 @@ def test_patterns(unit: dict[str, Any], inputs: list[str], outputs: list[str]) -
 
 
 def test_measures_and_limits() -> None:
-    given = {
-        "tags": "P1_*",
-        "inputs": [cf.Channel("P1_pump", "rpm", (0, 3000)), {"name": "*_D", "unit": "%", "limits": [0, 100]}],
-        "outputs": ["P1_flow"],
-        "states": 3,
-    }
-    (found,) = choose({"boiler": given}, COLUMNS)
-    assert [channel for _, channel in found.inputs] == [
-        cf.Channel("P1_pump", "rpm", (0, 3000)),
-        cf.Channel("P1_valve_D", "%", (0, 100)),
-    ]
+    pump, valve = cf.Channel("P1_pump", "rpm", (0, 3000)), cf.Channel("P1_valve_D", "%", (0, 100))
+    inputs = [pump, {"name": "*_D", "unit": "%", "limits": [0, 100]}]
+    (found,) = choose({"boiler": {"tags": "P1_*", "inputs": inputs, "outputs": ["P1_flow"], "states": 3}}, COLUMNS)
+    assert [channel for _, channel in found.inputs] == [pump, valve]
     assert found.states == 3
 
 
@@ -59,18 +52,8 @@ def test_measures_and_limits() -> None:
         ({"a": {"tags": {"regex": "Q.*"}}}, "a", ("tags", 0), "the regular expression 'Q.*' fits no column"),
         ({"a": {"tags": "P1_*", "exclude": ["*x*"]}}, "a", ("exclude", 0), "fits no column"),
         ({"a": {"tags": "P1_*"}, "b": {"tags": "*_D"}}, "b", ("tags", 0), "'P1_valve_D' belongs to unit 'a', too"),
-        (
-            {"a": {"outputs": "P1_*"}, "b": {"outputs": ["weather", "P1_flow"]}},
-            "b",
-            ("outputs", 1),
-            "'P1_flow' belongs",
-        ),
-        (
-            {"a": {"tags": "P1_*", "inputs": "*_D", "outputs": ["P1_flow", "P1_v*"]}},
-            "a",
-            ("outputs", 1),
-            "'P1_valve_D' is both an input and an output",
-        ),
+        ({"a": {"outputs": "P1_*"}, "b": {"outputs": ["weather", "P1_flow"]}}, "b", ("outputs", 1), "'P1_flow' belo"),
+        ({"a": {"inputs": "*_D", "outputs": ["P1_flow", "P1_v*"]}}, "a", ("outputs", 1), "'P1_valve_D' is both an"),
         ({"a": {"tags": "P1_*", "inputs": "*"}}, "a", (), "no output is left"),
     ],
 )
@@ -102,9 +85,6 @@ def test_selections_that_cannot_be(given: Any, said: str) -> None:
         selection(given, "boiler")
     assert said in str(caught.value)
     assert "boiler" in str(caught.value)
-
-
-def test_units_must_be_there() -> None:
     for nothing in ({}, [], None):
         with pytest.raises(cf.OptionError, match="units must map"):
             choose(nothing, COLUMNS)  # type: ignore[arg-type]

@@ -60,47 +60,33 @@ def test_unknown_names_suggest_close_ones():
 
 def test_arrays_are_copied_and_read_only():
     given = arrays()
-    plant = Plant(units=UNITS, **given)
-    given["A"][:] = 7
-    assert not (plant.A == 7).any()
-    for letter in "ABCQR":
-        with pytest.raises(ValueError, match="read-only"):
-            getattr(plant, letter)[0, 0] = 1
-    with pytest.raises(ValueError, match="read-only"):
-        plant.block("A", "boiler")[0, 0] = 1
-
-
-def test_a_read_only_view_of_a_writable_array_is_copied_too():
-    given = arrays()
     view = given["A"][:]
-    view.flags.writeable = False
-    plant = Plant(units=UNITS, **{**given, "A": view})
+    view.flags.writeable = False  # a read-only view of what can be written
+    plants = [Plant(units=UNITS, **given), Plant(units=UNITS, **{**given, "A": view})]
     given["A"][:] = 7
-    assert not (plant.A == 7).any()
+    assert not any((plant.A == 7).any() for plant in plants)
+    for array in (*(getattr(plants[0], letter) for letter in "ABCQR"), plants[0].block("A", "boiler")):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0, 0] = 1
+    assert Plant(units=[Unit("a", 1, 1, 1)], A=[[0]], B=[[1]], C=[[1]], Q=[[1]], R=[[1]]).A.dtype == np.float64
 
 
-def test_integer_lists_are_taken():
-    plant = Plant(units=[Unit("a", 1, 1, 1)], A=[[0]], B=[[1]], C=[[1]], Q=[[1]], R=[[1]])
-    assert plant.A.dtype == np.float64
-
-
-def test_rounding_asymmetry_is_removed():
+def test_covariances_that_are_accepted():
+    """Rounding that is taken out, very different scales, and no noise at all."""
     plant = Plant(units=UNITS, **changed("Q", (0, 1), 1e-12))
     assert (plant.Q == plant.Q.T).all()
-
-
-def test_covariances_of_very_different_scale_are_accepted():
-    plant = Plant(units=UNITS, **{**arrays(), "R": np.diag([1e-12, 1e12, 1.0, 1e-9, 1e9, 1.0])})
-    assert plant.R[0, 0] == 1e-12
-
-
-def test_singular_process_noise_is_accepted():
+    assert Plant(units=UNITS, **{**arrays(), "R": np.diag([1e-12, 1e12, 1.0, 1e-9, 1e9, 1.0])}).R[0, 0] == 1e-12
     assert not Plant(units=UNITS, **{**arrays(), "Q": np.zeros((5, 5))}).Q.any()
+
+
+REPEATED = np.eye(6)
+REPEATED[:2, :2] = 1.0  # measurements that have no noise of their own
 
 
 @pytest.mark.parametrize(
     ("given", "parts"),
     [
+        ({**arrays(), "R": REPEATED}, ["R of unit 'boiler' is not positive definite"]),
         ({**arrays(), "A": np.eye(4)}, ["A must have shape (5, 5)", "got (4, 4)"]),
         ({**arrays(), "B": np.zeros((5, 2))}, ["B must have shape (5, 3)"]),
         ({**arrays(), "B": np.zeros(15)}, ["B must have shape (5, 3)", "(15,)"]),
@@ -139,13 +125,6 @@ def test_bad_plants_are_refused(given, parts):
         Plant(**{"units": UNITS, **given})
     for part in parts:
         assert part in str(caught.value)
-
-
-def test_repeated_measurements_without_own_noise_are_refused():
-    R = np.eye(6)
-    R[:2, :2] = 1.0
-    with pytest.raises(ModelError, match="R of unit 'boiler' is not positive definite"):
-        Plant(units=UNITS, **{**arrays(), "R": R})
 
 
 def test_local_models():
@@ -194,17 +173,10 @@ def test_equality_and_text():
     assert "unit1" in repr(plant)
     assert "stable" in str(plant)
     assert "unstable" in str(plant.replace(A=2 * np.eye(4)))
-
-
-def test_replace_refuses_unknown_fields():
+    turning = plant.replace(A=np.diag([1.0, 0.5, 0.5, 0.5]))
+    assert (turning.is_stable, turning.spectral_radius) == (False, 1.0)
     with pytest.raises(OptionError, match="no field 'D'"):
-        random_plant(rng=0).replace(D=1)
-
-
-def test_unstable_plants_are_plants():
-    plant = random_plant(rng=0).replace(A=np.diag([1.0, 0.5, 0.5, 0.5]))
-    assert not plant.is_stable
-    assert plant.spectral_radius == 1.0
+        plant.replace(D=1)
 
 
 def test_impulse_response_is_powers():
@@ -229,20 +201,13 @@ def test_a_pole_at_the_frequency_is_refused():
     turning = Plant(units=[Unit("a", 2, 1, 1)], A=rotation, B=[[1], [0]], C=[[1, 0]], Q=np.eye(2), R=[[1]], dt=0.1)
     with pytest.raises(UnstableError, match=r"w\[0\] = 3"):
         turning.sigma([3.0])
-
-
-@pytest.mark.parametrize("w", [1.0, [[1.0]], [np.nan], ["a"], [1j]])
-def test_bad_frequencies(w):
-    with pytest.raises(OptionError, match="w"):
-        random_plant(rng=0).frequency_response(w)
-
-
-def test_no_inputs_and_no_frequencies():
-    plant = random_plant(2, inputs=0, rng=0)
-    assert plant.frequency_response([0.1]).shape == (1, 16, 0)
-    assert plant.sigma([0.1]).shape == (1, 0)
-    assert plant.zeros().size == 0
-    assert random_plant(rng=0).sigma([]).shape == (0, 4)
+    for w in (1.0, [[1.0]], [np.nan], ["a"], [1j]):
+        with pytest.raises(OptionError, match="w"):
+            plant.frequency_response(w)
+    none = random_plant(2, inputs=0, rng=0)
+    assert (none.frequency_response([0.1]).shape, none.sigma([0.1]).shape) == ((1, 16, 0), (1, 0))
+    assert none.zeros().size == 0
+    assert plant.sigma([]).shape == (0, 4)
 
 
 def test_control_missing_says_what_to_install(monkeypatch):

@@ -1,13 +1,12 @@
 """Recordings: what is accepted, refused, kept, and read back."""
 
-
 import numpy as np
 import polars as pl
 import pytest
 from safetensors.numpy import save_file
 
 from counterflow import sealed_file
-from counterflow.errors import DataError, ModelError, StorageError, UnknownNameError
+from counterflow.errors import DataError, ModelError, OptionError, StorageError, UnknownNameError
 from counterflow.plant import Channel, Recording, Unit, UnitRecording, random_plant
 
 
@@ -34,26 +33,29 @@ def test_it_is_a_mapping():
     assert recording["sensor box"].u.shape == (6, 0)
     assert (recording.rows, recording.steps, recording.dt) == (6, 5, 0.1)
     assert recording.units[0].states == 3
-    with pytest.raises(UnknownNameError, match="did you mean 'boiler'"):
-        recording["boilr"]
-
-
-def test_missing_values():
-    recording = example()
     assert recording.has_missing
     assert not recording["boiler"].has_missing
     assert not recording.slice(3).has_missing
-
-
-def test_arrays_are_copied_and_read_only():
-    y = np.zeros((4, 1))
-    recording = Recording.from_arrays({"a": y})
-    y[:] = 1
-    assert not recording["a"].y.any()
-    with pytest.raises(ValueError, match="read-only"):
-        recording["a"].y[0, 0] = 1
+    assert "6 rows" in repr(recording)
+    assert "missing" in repr(recording)
+    assert hash(recording) == hash(example())
+    with pytest.raises(UnknownNameError, match="did you mean 'boiler'"):
+        recording["boilr"]
     with pytest.raises(TypeError):
-        recording.parts["b"] = recording["a"]
+        recording.parts["b"] = recording["boiler"]
+
+
+def test_arrays_are_copied_read_only_and_taken_in_every_form():
+    y, u = np.ones((3, 2)), np.ones((3, 1))
+    for given, inputs in (((y, u), 1), ({"y": y, "u": u}, 1), ((y, None), 0), (y, 0), ({"y": y}, 0)):
+        part = Recording.from_arrays({"a": given})["a"]
+        np.testing.assert_array_equal(part.y, np.ones((3, 2)))
+        assert part.u.shape == (3, inputs)
+        y[:] = 2
+        assert not (part.y == 2).any()
+        y[:] = 1
+        with pytest.raises(ValueError, match="read-only"):
+            part.y[0, 0] = 1
 
 
 def test_slices_share_memory():
@@ -65,22 +67,9 @@ def test_slices_share_memory():
     for start, stop in ((0, 1), (5, None), (4, 2), (99, None)):
         with pytest.raises(DataError, match="rows"):
             recording.slice(start, stop)
-
-
-@pytest.mark.parametrize("form", ["tuple", "list", "dict", "u None", "y only", "no u"])
-def test_forms(form):
-    y, u = np.ones((3, 2)), np.ones((3, 1))
-    given = {
-        "tuple": (y, u),
-        "list": [y, u],
-        "dict": {"y": y, "u": u},
-        "u None": (y, None),
-        "y only": y,
-        "no u": {"y": y},
-    }[form]
-    part = Recording.from_arrays({"a": given})["a"]
-    np.testing.assert_array_equal(part.y, y)
-    assert part.u.shape == (3, 1 if form in ("tuple", "list", "dict") else 0)
+    for start in ("5", 5.0, True):
+        with pytest.raises(OptionError, match="whole number"):
+            recording.slice(start, 8)
 
 
 def with_value(value, shape=(4, 2)):
@@ -124,24 +113,22 @@ def test_bad_arrays_are_refused(arrays, parts):
         assert part in str(caught.value)
 
 
-def test_bad_descriptions_are_refused():
-    with pytest.raises(DataError, match="'b'"):
-        Recording.from_arrays({"a": OK}, units=[Unit("a", 1, 0, 2), Unit("b")])
-    with pytest.raises(DataError, match="y has 2 columns"):
-        Recording.from_arrays({"a": OK}, units=[Unit("a", 1, 0, 3)])
-    with pytest.raises(DataError, match="u has 2 columns"):
-        Recording.from_arrays({"a": (OK, OK)}, units=[Unit("a", 1, 1, 2)])
-    with pytest.raises(ModelError, match="slash"):
-        Recording.from_arrays({"a/b": OK})
-    with pytest.raises(DataError, match="belongs to unit 'b'"):
-        Recording({"a": UnitRecording(OK, OK, Unit("b", 1, 2, 2))})
-    with pytest.raises(DataError, match="UnitRecording"):
-        Recording({"a": OK})
-    with pytest.raises(DataError, match="Unit"):
-        UnitRecording(OK, OK, "a")
-    for dt in (0, -1, np.nan, np.inf, None, True):
-        with pytest.raises(DataError, match="dt"):
-            Recording.from_arrays({"a": OK}, dt=dt)
+DESCRIPTIONS = [
+    (lambda: Recording.from_arrays({"a": OK}, units=[Unit("a", 1, 0, 2), Unit("b")]), "'b'"),
+    (lambda: Recording.from_arrays({"a": OK}, units=[Unit("a", 1, 0, 3)]), "y has 2 columns"),
+    (lambda: Recording.from_arrays({"a": (OK, OK)}, units=[Unit("a", 1, 1, 2)]), "u has 2 columns"),
+    (lambda: Recording.from_arrays({"a/b": OK}), "slash"),
+    (lambda: Recording({"a": UnitRecording(OK, OK, Unit("b", 1, 2, 2))}), "belongs to unit 'b'"),
+    (lambda: Recording({"a": OK}), "UnitRecording"),
+    (lambda: UnitRecording(OK, OK, "a"), "Unit"),
+    *((lambda dt=dt: Recording.from_arrays({"a": OK}, dt=dt), "dt") for dt in (0, -1, np.nan, np.inf, None, True)),
+]
+
+
+@pytest.mark.parametrize(("build", "said"), DESCRIPTIONS)
+def test_bad_descriptions_are_refused(build, said):
+    with pytest.raises((DataError, ModelError), match=said):
+        build()
 
 
 def test_digest_follows_contents():
@@ -162,38 +149,28 @@ def test_digest_follows_contents():
     assert len({one.digest for one in different}) == len(different)
 
 
-def test_a_frame_holds_every_channel():
-    recording = example()
-    frame = recording.to_frame()
-    assert frame.columns == ["time", "boiler/fuel", "boiler/valve", "boiler/level", "sensor box/T", "sensor box/p"]
-    assert frame["time"].to_list() == [0.1 * k for k in range(6)]
-    for part in recording.values():
-        for names, array in ((part.unit.input_names, part.u), (part.unit.output_names, part.y)):
-            for k, name in enumerate(names):
-                assert np.array_equal(frame[f"{part.name}/{name}"].to_numpy(), array[:, k], equal_nan=True)
-
-
 def test_save_and_load(tmp_path):
-    recording = example()
     path = tmp_path / "run.safetensors"
-    recording.save(path)
-    recording.save(str(path))
-    assert [entry.name for entry in tmp_path.iterdir()] == ["run.safetensors"]
-    loaded = Recording.load(str(path))
-    assert loaded == recording
-    assert loaded.digest == recording.digest
-    assert loaded.units == recording.units
-
-
-def test_a_simulated_recording_survives_too(tmp_path):
-    recording = random_plant(3, rng=0).simulate(20, rng=0)
-    recording.save(tmp_path / "x")
-    assert Recording.load(tmp_path / "x") == recording
-
-
-def test_save_where_one_cannot(tmp_path):
+    for recording in (example(), random_plant(3, rng=0).simulate(20, rng=0)):
+        recording.save(path)
+        recording.save(str(path))
+        assert [entry.name for entry in tmp_path.iterdir()] == ["run.safetensors"]
+        loaded = Recording.load(str(path))
+        assert loaded == recording
+        assert (loaded.digest, loaded.units) == (recording.digest, recording.units)
     with pytest.raises(StorageError, match="cannot write"):
-        example().save(tmp_path / "no" / "run.safetensors")
+        recording.save(tmp_path / "no" / "run.safetensors")
+    save_file({"x": np.zeros(3)}, tmp_path / "x")
+    with pytest.raises(StorageError, match="not written by Counterflow"):
+        Recording.load(tmp_path / "x")
+
+
+@pytest.mark.parametrize("bad", [None, 3, "", "a\0b", "x" * 300])
+def test_odd_paths_are_refused(bad, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for call in (example().save, Recording.load):
+        with pytest.raises(StorageError):
+            call(bad)
 
 
 def test_damage_is_noticed_everywhere(tmp_path):
@@ -247,44 +224,12 @@ def test_files_with_a_right_digest_are_not_trusted(tmp_path, spoil):
         Recording.load(path)
 
 
-def test_safetensors_of_other_origin(tmp_path):
-    save_file({"x": np.zeros(3)}, tmp_path / "x")
-    with pytest.raises(StorageError, match="not written by Counterflow"):
-        Recording.load(tmp_path / "x")
-
-
-def test_text():
-    assert "6 rows" in repr(example())
-    assert "missing" in repr(example())
-    assert "boiler" in repr(example()["boiler"])
-    assert hash(example()) == hash(example())
-    assert hash(example()["boiler"]) == hash(example()["boiler"])
-
-
-@pytest.mark.parametrize("bad", [("5", 3), (5.0, 8), (True, 8)])
-def test_slices_are_whole_numbers(bad):
-    from counterflow.errors import OptionError
-
-    with pytest.raises(OptionError, match="whole number"):
-        Recording.from_arrays({"boiler": np.zeros((10, 1))}).slice(*bad)
-
-
-@pytest.mark.parametrize("bad", [None, 3, "", "a\0b", "x" * 300])
-def test_odd_paths_are_refused(bad, tmp_path, monkeypatch):
-    from counterflow.errors import StorageError
-
-    monkeypatch.chdir(tmp_path)
-    recording = Recording.from_arrays({"boiler": np.zeros((10, 1))})
-    with pytest.raises(StorageError):
-        recording.save(bad)
-    with pytest.raises(StorageError):
-        Recording.load(bad)
-
-
 def test_frame_round_trip():
     recording = example()
     frame = recording.to_frame()
     assert frame.columns == ["time", "boiler/fuel", "boiler/valve", "boiler/level", "sensor box/T", "sensor box/p"]
+    assert frame["time"].to_list() == [0.1 * k for k in range(6)]
+    np.testing.assert_array_equal(frame["sensor box/p"].to_numpy(), recording["sensor box"].y[:, 1])
     assert Recording.from_frame(frame, recording.units) == recording
     assert Recording.from_frame(frame.drop("time"), recording.units).dt == 1.0
     assert Recording.from_frame(frame, recording.units, dt=5.0).dt == 5.0
@@ -292,16 +237,16 @@ def test_frame_round_trip():
     assert Recording.from_frame(nulls, recording.units) == recording
 
 
-def test_bad_frames():
-    recording = example()
-    frame = recording.to_frame()
-    with pytest.raises(DataError, match="boiler/level"):
-        Recording.from_frame(frame.drop("boiler/level"), recording.units)
-    with pytest.raises(DataError, match="cast"):
-        Recording.from_frame(frame.with_columns(pl.col("boiler/level").cast(pl.String)), recording.units)
-    with pytest.raises(DataError, match="evenly"):
-        Recording.from_frame(frame.with_columns(time=pl.col("time") ** 2), recording.units)
-    with pytest.raises(DataError, match=r"u is nan.*'fuel'"):
-        Recording.from_frame(frame.with_columns(pl.lit(None).alias("boiler/fuel")), recording.units)
-    with pytest.raises(DataError, match=r"polars\.DataFrame"):
-        Recording.from_frame({}, recording.units)
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda frame: frame.drop("boiler/level"), "boiler/level"),
+        (lambda frame: frame.with_columns(pl.col("boiler/level").cast(pl.String)), "cast"),
+        (lambda frame: frame.with_columns(time=pl.col("time") ** 2), "evenly"),
+        (lambda frame: frame.with_columns(pl.lit(None).alias("boiler/fuel")), r"u is nan.*'fuel'"),
+        (lambda frame: {}, r"polars\.DataFrame"),
+    ],
+)
+def test_bad_frames(spoil, said):
+    with pytest.raises(DataError, match=said):
+        Recording.from_frame(spoil(example().to_frame()), example().units)

@@ -17,20 +17,12 @@ def literal(plant, steps, seed, inputs, h):
         values, vectors = np.linalg.eigh(S)
         return vectors @ np.diag(np.sqrt(np.clip(values, 0, None))) @ vectors.T
 
-    w = np.hstack(
-        [
-            stream(seed, "process noise", unit.name).standard_normal((steps, unit.states))
-            @ root(plant.block("Q", unit.name))
-            for unit in plant.units
-        ]
-    )
-    v = np.hstack(
-        [
-            stream(seed, "measurement noise", unit.name).standard_normal((steps + 1, unit.n_outputs))
-            @ root(plant.block("R", unit.name))
-            for unit in plant.units
-        ]
-    )
+    def noise(purpose, letter, rows):
+        roots = {name: root(plant.block(letter, name)) for name in plant.names}
+        white = (stream(seed, purpose, name).standard_normal((rows, len(S))) @ S for name, S in roots.items())
+        return np.hstack(list(white))
+
+    w, v = noise("process noise", "Q", steps), noise("measurement noise", "R", steps + 1)
     u = np.hstack([inputs[name] for name in plant.names])
     states, outputs = [h], [plant.C @ h + v[0]]
     for t in range(1, steps + 1):
@@ -89,20 +81,21 @@ def test_the_same_seed_gives_the_same_run_and_another_does_not():
     assert plant.simulate(50, rng=4) == plant.simulate(50, rng=4) == plant.simulate(50, rng=np.int64(4))
     assert plant.simulate(50, rng=4) != plant.simulate(50, rng=5)
     assert plant.simulate(50) != plant.simulate(50)
-
-
-def test_a_generator_gives_one_seed():
-    plant = random_plant(rng=0)
+    assert plant.simulate(50, rng=3) == plant.simulate(50, rng=3, inputs=excitation.white(plant, 50, 3))
     rng, same = np.random.default_rng(1), np.random.default_rng(1)
+    before = np.random.get_state()[1].copy()  # noqa: NPY002 (it is left alone)
     first, second = plant.simulate(20, rng=rng), plant.simulate(20, rng=rng)
     assert first != second
     assert first == plant.simulate(20, rng=int.from_bytes(same.bytes(16), "little"))
-
-
-def test_global_randomness_is_untouched():
-    before = np.random.get_state()[1].copy()  # noqa: NPY002 (the point of the test)
-    random_plant(rng=0).simulate(10, rng=0)
     assert (np.random.get_state()[1] == before).all()  # noqa: NPY002
+
+
+def test_inputs_and_states_as_one_array_or_by_unit():
+    plant = random_plant([Unit("a", 1, 0, 1), Unit("b", 3, 2, 2)], rng=0)
+    u = np.random.default_rng(0).normal(size=(21, 2))
+    assert plant.simulate(20, rng=0, inputs=u) == plant.simulate(20, rng=0, inputs={"b": u})
+    one = plant.simulate(20, rng=0, initial_state={"b": [1.0, 2.0, 3.0]})
+    assert one == plant.simulate(20, rng=0, initial_state=[0, 1, 2, 3])
 
 
 def test_twins_differ_by_the_input_alone():
@@ -127,30 +120,12 @@ def test_a_longer_run_begins_with_the_shorter():
         np.testing.assert_allclose(long[name].y[:201], short[name].y, rtol=EXACT, atol=EXACT)
 
 
-def test_default_inputs_are_white_excitation():
-    plant = random_plant(rng=0)
-    assert plant.simulate(50, rng=3) == plant.simulate(50, rng=3, inputs=excitation.white(plant, 50, 3))
-
-
-def test_inputs_as_one_array():
-    plant = random_plant([Unit("a", 1, 0, 1), Unit("b", 3, 2, 2)], rng=0)
-    u = np.random.default_rng(0).normal(size=(21, 2))
-    assert plant.simulate(20, rng=0, inputs=u) == plant.simulate(20, rng=0, inputs={"b": u})
-
-
-def test_initial_state_by_unit():
-    plant = random_plant(rng=0)
-    one = plant.simulate(20, rng=0, initial_state={"unit2": [1.0, 2.0]})
-    assert one == plant.simulate(20, rng=0, initial_state=[0, 0, 1, 2])
-
-
 def test_zero_coupling_is_independent_plants():
     plant = random_plant(3, coupling=0, rng=0)
     together = plant.simulate(200, rng=1)
     for name in plant.names:
-        alone = Plant(units=[plant.unit(name)], **{letter: plant.block(letter, name) for letter in "ABCQR"}).simulate(
-            200, rng=1
-        )
+        own = {letter: plant.block(letter, name) for letter in "ABCQR"}
+        alone = Plant(units=[plant.unit(name)], **own).simulate(200, rng=1)
         np.testing.assert_allclose(together[name].y, alone[name].y, rtol=EXACT, atol=EXACT)
 
 
