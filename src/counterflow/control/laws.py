@@ -160,29 +160,28 @@ def law_json(law: Law | None) -> dict[str, Any] | None:
 
 
 def law_from_json(found: object) -> ControlLaw | None:
-    """From plain types that nobody has checked; null stands for an open end, and for what was left out."""
+    """From plain types that nobody has checked."""
     if found is None:
         return None
     if isinstance(found, dict) and found.get("kind") == CustomLaw.kind and isinstance(found.get("name"), str):
         return CustomLaw(found["name"])
-    given = dict(found) if isinstance(found, dict) else {}
-    for name, value in given.items():
-        if name == "limits" and isinstance(value, list) and len(value) == 2:
-            given[name] = [own if end is None else end for own, end in zip(FREE, value, strict=True)]
-    return law_from_table({name: value for name, value in given.items() if value is not None})
+    return law_from_table(found)
 
 
 def law_from_table(given: object) -> ControlLaw:
-    """A law by the name of its kind and its numbers, as a person writes it; what is left out has its default."""
+    """A law by the name of its kind and its numbers; null is an open end of limits, and what is left to its default."""
     if not isinstance(given, dict) or given.get("kind") not in WRITTEN:
         raise ModelError(
             f"a law is a table with kind, one of {', '.join(WRITTEN)}, and its numbers; got {given!r:.80}."
         )
-    kind, numbers = given["kind"], {name: given[name] for name in given if name != "kind"}
+    kind = given["kind"]
     known = [entry.name for entry in fields(WRITTEN[kind])]
-    for name in numbers:
+    numbers = {name: value for name, value in given.items() if name != "kind" and value is not None}
+    for name, value in numbers.items():
         if name not in known:
             raise ModelError(f"a law of kind {kind!r} has no {name!r:.80}; it has {', '.join(known)}.")
+        if name == "limits" and isinstance(value, list) and len(value) == 2:
+            numbers[name] = [own if end is None else end for own, end in zip(FREE, value, strict=True)]
     try:
         return WRITTEN[kind](**numbers)  # type: ignore[no-any-return]
     except TypeError as error:

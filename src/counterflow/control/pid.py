@@ -96,11 +96,6 @@ class PID(ControlLaw):
     def memory(self) -> int:
         return 1 + (self.derivative_time > 0) + self.delay
 
-    def weights(self, dt: float) -> FloatArray:
-        """(3,): what the errors of the row, the one before and the one before that add to the moved input."""
-        integral, derivative = dt / self.integral_time, self.derivative_time / dt
-        return self.gain * np.array([1 + integral + derivative, -1 - 2 * derivative, derivative])
-
     def answer(self, seen: LawInput) -> FloatArray:
         last = seen.error.shape[1] - 1 - self.delay
         error, reading = seen.error, seen.reading

@@ -19,9 +19,10 @@ from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
+from scipy.signal import lfilter
 
 from counterflow.arrays import FloatArray
-from counterflow.data.formats.workbook import write_workbook
+from counterflow.data.formats.workbook import write_rows
 from counterflow.errors import OptionError
 
 ROWS = 2400
@@ -88,12 +89,7 @@ def _steps(
 
 def _drift(rng: np.random.Generator, rows: int, size: float) -> FloatArray:
     """A disturbance with a memory of about twenty rows."""
-    out = np.empty(rows)
-    value = 0.0
-    for k, kick in enumerate(rng.standard_normal(rows)):
-        value = 0.95 * value + size * np.sqrt(1 - 0.95**2) * kick
-        out[k] = value
-    return out
+    return np.asarray(lfilter([size * np.sqrt(1 - 0.95**2)], [1.0, -0.95], rng.standard_normal(rows)))
 
 
 def _run(inputs: Mapping[str, FloatArray], disturbed: FloatArray) -> dict[str, FloatArray]:
@@ -156,12 +152,6 @@ def export(log: SampleLog) -> tuple[list[str], list[str], list[list[str]]]:
     return ["Timestamp", *order, "PI-109.PV", "Note"], ["", *(measures[tag] for tag in order), "bar", ""], table
 
 
-def text(log: SampleLog) -> str:
-    """The file of the package: a wide CSV."""
-    names, measures, table = export(log)
-    return "\n".join(["Historian export, north plant, local time", *map(",".join, (names, measures, *table))]) + "\n"
-
-
 def write(place: Path, form: str = "wide") -> Path:
     """The sample in another form, into a folder; what it is called follows from that.
 
@@ -169,34 +159,25 @@ def write(place: Path, form: str = "wide") -> Path:
     same in Windows-1252; both with dates as Germans write them; xlsx: a workbook; sql: SQLite with a table called log.
     """
     names, measures, table = export(simulate())
-    if form == "wide":
-        file = place / "plant.csv"
-        file.write_text(text(simulate()), encoding="utf-8")
-    elif form in ("comma", "cp1252"):
-        file = place / f"plant-{form}.csv"
+    if form in ("wide", "xlsx"):
+        titled = [["Historian export, north plant, local time"], names, measures, *table]
+        return write_rows(place / ("plant.csv" if form == "wide" else "plant.xlsx"), titled)
+    if form in ("comma", "cp1252"):
         rows = [["Auszug der Betriebsdaten"], ["Zeit", *names[1:]], measures]
         for stamp, *cells, note in table:
             date = f"{stamp[8:10]}.{stamp[5:7]}.{stamp[:4]} {stamp[11:]}"
             rows.append([date, *(cell.replace(".", ",") for cell in cells), note])
-        content = "\r\n".join(map(";".join, rows)) + "\r\n"
-        file.write_bytes(content.encode("cp1252" if form == "cp1252" else "utf-8-sig"))
-    elif form == "xlsx":
-        file = place / "plant.xlsx"
-        write_workbook(file, {"log": [["Historian export, north plant, local time"], names, measures, *table]})
-    elif form in ("long", "sql"):
-        long = [
-            (row[0], tag, cell, "Bad" if any(sign.isalpha() for sign in cell) else "Good", measure)
-            for k, (tag, measure) in enumerate(zip(names[1:-1], measures[1:-1], strict=True), 1)
-            for row in table if (cell := row[k])
-        ]  # fmt: skip
-        file = place / ("plant-long.csv" if form == "long" else "plant.db")
-        if form == "long":
-            head = ("Timestamp", "TagName", "Value", "Quality", "Units")
-            file.write_text("\n".join(map(",".join, (head, *long))) + "\n", encoding="utf-8")
-        else:
-            with closing(sqlite3.connect(file)) as connection, connection:
-                connection.execute("create table log (time text, tag text, value text, quality text, unit text)")
-                connection.executemany("insert into log values (?, ?, ?, ?, ?)", long)
-    else:
+        return write_rows(place / f"plant-{form}.csv", rows, ";", "\r\n", "utf-8-sig" if form == "comma" else form)
+    if form not in FORMS:
         raise OptionError(f"form is {form!r:.40}: give one of {', '.join(FORMS)}.")
-    return file
+    long = [
+        (row[0], tag, row[k], "Bad" if any(sign.isalpha() for sign in row[k]) else "Good", measure)
+        for k, (tag, measure) in enumerate(zip(names[1:-1], measures[1:-1], strict=True), 1)
+        for row in table if row[k]
+    ]  # fmt: skip
+    if form == "long":
+        return write_rows(place / "plant-long.csv", [("Timestamp", "TagName", "Value", "Quality", "Units"), *long])
+    with closing(sqlite3.connect(place / "plant.db")) as connection, connection:
+        connection.execute("create table log (time text, tag text, value text, quality text, unit text)")
+        connection.executemany("insert into log values (?, ?, ?, ?, ?)", long)
+    return place / "plant.db"

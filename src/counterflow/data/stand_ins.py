@@ -8,7 +8,6 @@ its actuators. The exact lists of tags of HAI 20.07 and 23.05 are not at hand: t
 
 from __future__ import annotations
 
-import gzip
 import tomllib
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
@@ -19,7 +18,7 @@ import numpy as np
 
 from counterflow.arrays import FloatArray, block_diagonal
 from counterflow.data import hai, swat
-from counterflow.data.formats.workbook import write_workbook
+from counterflow.data.formats.workbook import write_rows
 from counterflow.errors import OptionError
 from counterflow.plant import Plant, Unit
 from counterflow.randomness import stream
@@ -214,13 +213,10 @@ def _write_hai(version: str, folder: Path, rows: int, seed: int) -> list[Path]:
         for stamp, values, mark in zip(stamps, table[part], attacked[part], strict=True):
             marks = (str(mark if label.lower() in ("attack", "attack_p1") else 0) for label in labels)
             lines.append([stamp, *_shown(values, 5), *marks])
-        data = ("\n".join(map(separator.join, lines)) + "\n").encode()
-        written.append(folder / name.format(kind))
-        written[-1].write_bytes(gzip.compress(data, mtime=0) if version == "21.03" else data)
-        if version == "23.05" and kind == "test1":
-            marked = [f"{stamp},{mark}" for stamp, mark in zip(stamps, attacked[part], strict=True)]
-            written.append(folder / "label-test1.csv")
-            written[-1].write_text("\n".join(["timestamp,label", *marked]) + "\n")
+        written.append(write_rows(folder / name.format(kind), lines, separator))
+    if version == "23.05":
+        marked = zip(stamps, attacked[rows:], strict=True)
+        written.append(write_rows(folder / "label-test1.csv", [("timestamp", "label"), *marked]))
     return written
 
 
@@ -268,11 +264,6 @@ def _write_swat(version: str, folder: Path, rows: int, seed: int) -> list[Path]:
         moment = begin + timedelta(seconds=k)
         date = f" {moment.day}/{moment.month}/{moment.year} {moment.hour % 12 or 12}:{moment:%M:%S %p}"
         whole.append([date, *_shown(table[k], 6), labels[k]])
-    if version == "xlsx":
-        path = folder / "SWaT_Dataset_Normal_v1.xlsx"
-        write_workbook(path, {"Normal": whole})
-        return [path]
-    text = "\r\n".join(",".join(row) for row in whole) + "\r\n"
-    path = folder / f"SWaT_Dataset_{'Attack' if attack else 'Normal'}_{version.rpartition('-')[2]}.csv"
-    path.write_bytes((b"\xef\xbb\xbf" if attack else b"") + text.encode())
-    return [path]
+    kind = "Attack_v0.csv" if attack else "Normal_v1.xlsx" if version == "xlsx" else f"Normal_{version[-2:]}.csv"
+    encoding = "utf-8-sig" if attack else "utf-8"
+    return [write_rows(folder / f"SWaT_Dataset_{kind}", whole, end="\r\n", encoding=encoding)]

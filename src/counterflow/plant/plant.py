@@ -318,7 +318,12 @@ class Plant:
 
         The covariances Q and R have no place there and are left behind.
         """
-        control = _import_control()
+        try:
+            import control
+        except ImportError as error:
+            raise CounterflowError(
+                "python-control is not installed, and to_control needs it: pip install counterflow[control]"
+            ) from error
         inputs, outputs = (
             [f"{unit.name}/{name}".replace(".", "_") for unit in self.units for name in getattr(unit, names)]
             for names in ("input_names", "output_names")
@@ -327,27 +332,6 @@ class Plant:
         return control.StateSpace(
             self.A, self.B, self.C, D, self.dt, inputs=inputs, outputs=outputs, remove_useless_states=False
         )
-
-    @classmethod
-    def from_control(
-        cls, system: Any, units: Sequence[Unit], Q: ArrayLike | None = None, R: ArrayLike | None = None
-    ) -> Plant:
-        """A plant from a discrete-time `control.StateSpace` without direct feedthrough, divided into units in order.
-
-        A step of ``True`` (unspecified) is taken as 1. By default no process noise, unit measurement noise.
-        """
-        control = _import_control()
-        if not isinstance(system, control.StateSpace):
-            raise ModelError(f"system is a {type(system).__name__}: pass a control.StateSpace (control.ss converts).")
-        if system.dt is None or (system.dt is not True and not system.dt > 0):
-            kind = "has no time base" if system.dt is None else "is in continuous time"
-            raise ModelError(f"system {kind} (dt is {system.dt!r}): sample it first, or set its dt.")
-        if np.any(system.D):
-            raise ModelError("system has direct feedthrough (D is not zero): in a plant, inputs act one row later.")
-        noise: dict[str, Any] = {"Q": np.zeros_like(system.A, dtype=np.float64) if Q is None else Q}
-        noise["R"] = np.eye(len(system.C)) if R is None else R
-        dt = 1.0 if system.dt is True else system.dt
-        return cls(units=check_units(units), A=system.A, B=system.B, C=system.C, **noise, dt=dt)
 
     # ---- as a value
 
@@ -387,13 +371,3 @@ def _check_block_diagonal(letter: str, array: FloatArray, rows: Sequence[str], c
             f"plant: {letter} must be block-diagonal by unit, but couples {rows[row]!r} with {columns[column]!r}: "
             f"entry [{row}, {column}] is {array[row, column]:g}. Set that block to zero, or make the two one unit."
         )
-
-
-def _import_control() -> Any:
-    try:
-        import control
-    except ImportError as error:
-        raise CounterflowError(
-            "python-control is not installed, and to_control and from_control need it: pip install counterflow[control]"
-        ) from error
-    return control

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -369,20 +369,19 @@ class Recording(Mapping[str, UnitRecording]):
                 raise DataError(f"column {name!r} has type {series.dtype}: cast it to Float64 first.")
             return series.cast(polars.Float64).fill_null(float("nan")).to_numpy()
 
-        def table(unit: Unit, names: Sequence[str]) -> FloatArray:
-            columns = [column(f"{unit.name}/{name}") for name in names]
-            return np.stack(columns, axis=1) if columns else np.empty((len(rows), 0))
-
-        calendar = None
-        if "time" in rows.columns and isinstance(rows.schema["time"], polars.Datetime):
+        calendar, kind = None, rows.schema.get("time")
+        if isinstance(kind, polars.Datetime):
             calendar = _calendar(rows.get_column("time"))
             dt = calendar.step / 1e9 if dt is None else dt
-        if dt is None:
-            dt = _spacing(column("time")) if "time" in rows.columns and rows["time"].dtype.is_numeric() else 1.0
-        parts = {
-            unit.name: UnitRecording(table(unit, unit.output_names), table(unit, unit.input_names), unit)
-            for unit in checked
-        }
+        elif dt is None:
+            dt = _step(column("time")) if kind is not None and kind.is_numeric() and len(rows) > 1 else 1.0
+        parts = {}
+        for unit in checked:
+            sides = (
+                [column(f"{unit.name}/{name}") for name in names] for names in (unit.output_names, unit.input_names)
+            )
+            y, u = (np.stack(side, axis=1) if side else np.empty((len(rows), 0)) for side in sides)
+            parts[unit.name] = UnitRecording(y, u, unit)
         return cls(parts, dt, calendar)
 
     def save(self, path: str | Path) -> None:
@@ -448,19 +447,27 @@ def _table(value: object, what: str) -> FloatArray:
 
 def _pair(given: object, name: str) -> tuple[FloatArray, FloatArray]:
     """y and u out of the forms that from_arrays takes."""
-    y, u = given, None
     if isinstance(given, Mapping):
         if "y" not in given or set(given) - {"y", "u"}:
             raise DataError(f"unit {name!r}: got the keys {sorted(given, key=str)}: give 'y' and perhaps 'u'.")
-        y, u = given["y"], given.get("u")
-    elif isinstance(given, tuple):
-        if len(given) not in (1, 2):
-            raise DataError(f"unit {name!r}: got a tuple of {len(given)}: pass (y, u).")
-        y, u = given if len(given) == 2 else (given[0], None)
-    elif isinstance(given, list) and len(given) == 2 and all(np.ndim(part) == 2 for part in given):
-        y, u = given
-    y = _table(y, f"unit {name!r}: y")
-    return y, np.empty((len(y), 0)) if u is None else _table(u, f"unit {name!r}: u")
+        given = given["y"], given.get("u")
+    pair = given if isinstance(given, tuple) else (given, None)
+    if len(pair) != 2:
+        raise DataError(f"unit {name!r}: got a tuple of {len(pair)}: pass (y, u).")
+    y = _table(pair[0], f"unit {name!r}: y")
+    return y, np.empty((len(y), 0)) if pair[1] is None else _table(pair[1], f"unit {name!r}: u")
+
+
+def _step(times: NDArray[Any]) -> float:
+    """Of times that are evenly spaced."""
+    steps = np.diff(times)
+    mean = float(times[-1] - times[0]) / max(1, len(steps))
+    if not (np.isfinite(mean) and mean > 0 and np.abs(steps - mean).max() <= 1e-6 * mean):
+        raise DataError(
+            "column 'time' is not evenly spaced and rising: read the frame with counterflow.read_logs, or leave the "
+            "column out and pass dt="
+        )
+    return float(steps[0]) if abs(steps[0] - mean) <= 1e-12 * mean else mean
 
 
 def _calendar(times: polars.Series) -> Calendar:
@@ -472,18 +479,4 @@ def _calendar(times: polars.Series) -> Calendar:
         raise DataError("column 'time' is empty in some rows: fill it, or leave the column out and pass dt=.")
     plain = times.dt.convert_time_zone("UTC").dt.replace_time_zone(None) if zone else times
     nanoseconds = plain.cast(polars.Datetime("ns")).cast(polars.Int64).to_numpy()
-    steps = np.diff(nanoseconds)
-    if len(steps) == 0 or steps[0] <= 0 or np.abs(steps - steps[0]).max() > 1e-6 * steps[0]:
-        raise DataError("column 'time' is not evenly spaced and rising: read the frame with counterflow.read_logs.")
-    return Calendar(int(nanoseconds[0]), int(steps[0]), "UTC" if zone.upper() in ("UTC", "ETC/UTC") else zone)
-
-
-def _spacing(time: FloatArray) -> float:
-    steps = np.diff(time)
-    if len(steps) == 0:
-        return 1.0
-    dt = float((time[-1] - time[0]) / len(steps))
-    if not (np.isfinite(dt) and dt > 0 and np.abs(steps - dt).max() <= 1e-6 * dt):
-        raise DataError("column 'time' is not evenly spaced and rising: resample the frame first, or pass dt=.")
-    first = float(steps[0])
-    return first if abs(first - dt) <= 1e-12 * dt else dt
+    return Calendar(int(nanoseconds[0]), round(_step(nanoseconds)), "UTC" if zone.upper() == "ETC/UTC" else zone)

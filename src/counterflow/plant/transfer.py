@@ -77,10 +77,8 @@ def _full_row_rank(
     return A, B, C, D
 
 
-def frequency_response(
-    A: FloatArray, B: FloatArray, C: FloatArray, w: ArrayLike, dt: float = 1.0, D: FloatArray | None = None
-) -> ComplexArray:
-    """C (zI - A)⁻¹ B + D at z = exp(i w dt), shape (len(w), outputs, inputs)."""
+def frequency_response(A: FloatArray, B: FloatArray, C: FloatArray, w: ArrayLike, dt: float = 1.0) -> ComplexArray:
+    """C (zI - A)⁻¹ B at z = exp(i w dt), shape (len(w), outputs, inputs)."""
     frequencies = _frequencies(w)
     z = np.exp(1j * dt * frequencies)
     P = len(A)
@@ -91,14 +89,12 @@ def frequency_response(
     for first in range(0, len(z), chunk):
         part = slice(first, first + chunk)
         response[part] = C @ np.linalg.solve(z[part, None, None] * identity - A, B.astype(np.complex128)[None])
-    return response if D is None else response + D
+    return response
 
 
-def sigma(
-    A: FloatArray, B: FloatArray, C: FloatArray, w: ArrayLike, dt: float = 1.0, D: FloatArray | None = None
-) -> FloatArray:
+def sigma(A: FloatArray, B: FloatArray, C: FloatArray, w: ArrayLike, dt: float = 1.0) -> FloatArray:
     """Singular values of the frequency response, largest first, shape (len(w), min(outputs, inputs))."""
-    response = frequency_response(A, B, C, w, dt, D)
+    response = frequency_response(A, B, C, w, dt)
     if response.size == 0:
         return np.empty((response.shape[0], min(response.shape[1:])))
     return np.asarray(np.linalg.svd(response, compute_uv=False), dtype=np.float64)

@@ -135,8 +135,8 @@ def test_the_sample_is_read_without_a_word() -> None:
     assert any("a controller moves it" in doubt for doubt in preparation.doubts)
 
 
-def test_the_file_of_the_package_is_the_simulated_one() -> None:
-    assert Path(sample.path()).read_text("utf-8") == sample.text(sample.simulate())
+def test_the_file_of_the_package_is_the_simulated_one(tmp_path: Path) -> None:
+    assert sample.path().read_bytes() == sample.write(tmp_path).read_bytes()
 
 
 def autumn(hour: int, day: str, lost: slice) -> polars.DataFrame:

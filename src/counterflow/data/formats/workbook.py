@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -162,6 +163,18 @@ _OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
 _PACKAGE = "http://schemas.openxmlformats.org/package/2006"
 _KIND = "application/vnd.openxmlformats-officedocument.spreadsheetml"
 _HEAD = '<?xml version="1.0" encoding="UTF-8" standalone="yes"?>'
+
+
+def write_rows(
+    path: Path, rows: Sequence[Sequence[object]], separator: str = ",", end: str = "\n", encoding: str = "utf-8"
+) -> Path:
+    """Rows of cells as a workbook or a text, which may be packed: what the name says."""
+    if path.suffix == ".xlsx":
+        write_workbook(path, {"log": rows})
+    else:
+        data = "".join(separator.join(map(str, row)) + end for row in rows).encode(encoding)
+        path.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
+    return path
 
 
 def write_workbook(path: Path, sheets: Mapping[str, Sequence[Sequence[object]]]) -> None:
