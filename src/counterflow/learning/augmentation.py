@@ -20,7 +20,8 @@ from counterflow.learning.block_moments import LEAST_ROWS, BlockMoments, Rows, b
 from counterflow.learning.completion import Gaps, impute_draw
 from counterflow.learning.known_edges import KnownEdges
 from counterflow.learning.network import SPANS, foretold, running
-from counterflow.learning.regression import JUDGE, left_noise, slow_target, way_weights
+from counterflow.learning.regression import left_noise, slow_target, way_weights
+from counterflow.learning.sparse_learner import JUDGE
 
 DRAWS = 4  # records with other draws of what is missing, if anything is
 ROUNDS = 4  # of learning and drawing before them

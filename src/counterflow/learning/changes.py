@@ -16,7 +16,8 @@ from counterflow.learning.drift import Drift, drift_of, ramp, slope_gain
 from counterflow.learning.known_edges import KnownEdges
 from counterflow.learning.regime_sums import PASSING, RegimeSums, centred, with_slopes
 from counterflow.learning.regimes import LEAST_ROWS, LEAST_SHARE, SURPRISING, Change, find_change
-from counterflow.learning.regression import JUDGE, target_weights
+from counterflow.learning.regression import target_weights
+from counterflow.learning.sparse_learner import JUDGE
 
 MOST_SEEN = 50_000  # rows, the newest, in which changes of the plant are looked for
 MOST_CHANGES = 4  # of a record

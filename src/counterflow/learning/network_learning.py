@@ -23,9 +23,11 @@ from counterflow.learning.known_edges import KnownEdges
 from counterflow.learning.network import Network
 from counterflow.learning.regime_sums import Regime, RegimeSums, centred
 from counterflow.learning.regimes import Change
-from counterflow.learning.regression import COSTS, ENOUGH, JUDGE, ONE_WAY, left_noise, way_weights
+from counterflow.learning.regression import ENOUGH, ONE_WAY, Learner, left_noise, way_weights
+from counterflow.learning.sparse_learner import JUDGE, SPARSE
 
-REPLICATES = 16
+MEMBERS: tuple[Learner, ...] = 4 * SPARSE  # one after the other, each on rows weighted anew
+REPLICATES = len(MEMBERS)
 SEARCHED = 0.5  # share of the time that goes before the first replicate, about
 FOLDS = 5  # in which rows are held out in turn, to see whether curvature helps
 AHEAD = 40  # rows of the free runs
@@ -117,11 +119,11 @@ def learn(
     if progress is not None:
         progress(SEARCHED, "changes and curvature were looked for")
     for k, draw in enumerate(block_weights(products)):
-        if sums is None and k and len(records) > 1 and k % len(COSTS) == 0:
-            record = records[k // len(COSTS)]
+        if sums is None and record is not records[k * len(records) // REPLICATES]:
+            record = records[k * len(records) // REPLICATES]
             products = with_slow(record, block_moments_of(record, first), decays)
             ways = RegimeSums.of(record, products, ways.changes, ways.drifts)
-        found.append(way_weights(rows, products, draw, COSTS[k % len(COSTS)], known, curved, ways))
+        found.append(way_weights(rows, products, draw, MEMBERS[k], known, curved, ways))
         if progress is not None:
             progress(SEARCHED + (1 - SEARCHED) * (k + 1) / REPLICATES, f"replicate {k + 1} of {REPLICATES}")
     weights, variance, noise, damping, levels = (np.array(each) for each in zip(*found, strict=True))

@@ -1,49 +1,65 @@
-"""Sparse regressions of a network's numbers on its features, from sums of products, in every way of running.
+"""Regressions of a network's numbers on its features, from sums of products, in every way of running.
 
-Each number is regressed on means of all columns over spans of earlier rows, and on products of columns. Every feature
-costs nats: how much evidence a new channel must bring, a further span of a channel that is in already, a channel of the
-unit itself, a product.
+Each number is regressed on means of all columns over spans of earlier rows, and on products of columns. How its weights
+are found is a learner's own business: a learner is a module with a ``Learner``, and a line in
+``network_learning.MEMBERS``.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import NamedTuple
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
-from counterflow.identification.sparse import SparseWeights, sparse_weights
+from counterflow.identification.sparse import SparseWeights
 from counterflow.learning.block_moments import BlockMoments, Rows, SparseTarget
 from counterflow.learning.drift import faded, ramp
 from counterflow.learning.known_edges import KnownEdges
 from counterflow.learning.network import damping
 from counterflow.learning.regime_sums import RegimeSums, centred, level_of, with_differences, with_slopes
 
-
-class Costs(NamedTuple):
-    """Nats that a weight must bring: of a new source, a further span of one, a new source of the target's own unit.
-
-    ``by_unit``: the sources are whole units, not channels.
-    """
-
-    new: float
-    further: float
-    own: float
-    by_unit: bool
-
-
-COSTS = (Costs(6, 6, 6, False), Costs(8, 4, 5, False), Costs(7, 3, 7, True), Costs(5, 2, 3, True))
-JUDGE = COSTS[1]  # with which candidates are compared
-PRODUCT = 3.0  # nats that a product costs more than a new channel
 ENOUGH = 10_000  # rows that evidence is counted of at most: in longer records what is worth nothing is certain, too
 STEADY = 0.9999  # growth from row to row that a replicate may have at most: levels hardly decay
 ONE_WAY = RegimeSums()
 
 
+@dataclass(frozen=True, eq=False)
+class Regression:
+    """One number on n features, from sums over ``rows`` rows.
+
+    ``gram`` (n, n), ``cross`` (n,), ``energy``: of features, with the number, of the number. ``open`` (n,): which
+    features may have a weight. ``column``, ``unit`` (n,): sources of the features, by columns and by units; a product
+    is a source of its own, as is what a feature has more of in one way of running. ``own``, ``product`` (n,): features
+    that are of the number's own unit, and products.
+    """
+
+    gram: FloatArray
+    cross: FloatArray
+    energy: float
+    rows: float
+    open: NDArray[np.bool_]
+    column: NDArray[np.intp]
+    unit: NDArray[np.intp]
+    own: NDArray[np.bool_]
+    product: NDArray[np.bool_]
+
+
+class Learner(ABC):
+    """How the weights of a number are found."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def weights(self, of: Regression) -> SparseWeights:
+        """Those that are not zero."""
+
+
 def way_weights(
-    rows: Rows, products: BlockMoments, draw: FloatArray, costs: Costs, known: KnownEdges | None, curved: bool,
+    rows: Rows, products: BlockMoments, draw: FloatArray, learner: Learner, known: KnownEdges | None, curved: bool,
     ways: RegimeSums = ONE_WAY,
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]:  # fmt: skip
     """Weights (W, n, r) of every feature for every target in every way of running, with blocks weighted by ``draw``.
@@ -77,17 +93,17 @@ def way_weights(
     for i in range(r):
         unit = int(rows.owner[i])
         if i in slow:
-            found = slow_target(rows, products, slow[i], draw, costs, known, curved)
+            found = slow_target(rows, products, slow[i], draw, learner, known, curved)
             out[:, i, i] = slow[i].decay  # of its last row, which stands first
             out[:, found.chosen, i] = found.mean
         elif unit not in offered:
-            found = target_weights(rows, products, moments, count, i, costs, known, curved)
+            found = target_weights(rows, products, moments, count, i, learner, known, curved)
             out[:, found.chosen, i] = found.mean
         else:
             before = None
             for way, (sums, weight) in enumerate(offered[unit]):
                 if sums is not before:
-                    found, before = target_weights(rows, products, sums, weight, i, costs, known, curved), sums
+                    found, before = target_weights(rows, products, sums, weight, i, learner, known, curved), sums
                 more = found.chosen >= n  # differences or slopes
                 times = 1.0 if ways.own(unit) else ways.times[way]
                 same = np.where(more, found.chosen - n, found.chosen)
@@ -105,37 +121,27 @@ def way_weights(
 
 
 def target_weights(
-    rows: Rows, products: BlockMoments, moments: FloatArray, count: float, i: int, costs: Costs,
+    rows: Rows, products: BlockMoments, moments: FloatArray, count: float, i: int, learner: Learner,
     known: KnownEdges | None, curved: bool,
 ) -> SparseWeights:  # fmt: skip
     """The weights of one target from sums (N, N), or from those with differences, which are numbered from n on."""
-    n = products.features
-    source, first, further = _terms(rows, products, i, costs, known, curved)
     more = len(moments) - products.size  # differences
-    if more:
-        source = np.concatenate([source, source.max() + 1 + source[:more]])
-        first, further = (np.concatenate([each, each[:more]]) for each in (first, further))
+    n = products.features + more
     # what was drawn is no evidence; nor is more than enough of what was read
     enough = min(count * products.read[i] / products.count, ENOUGH)
-    share = enough / count
-    n, i = n + more, n + more + i
-    gram, cross, energy = share * moments[:n, :n], share * moments[:n, i], share * float(moments[i, i])
-    return sparse_weights(gram, cross, energy, enough, source, first, further)
+    sums = enough / count * moments
+    return learner.weights(_regression(rows, products, sums, enough, i, n + i, more, known, curved))
 
 
 def slow_target(
-    rows: Rows, products: BlockMoments, slow: SparseTarget, draw: FloatArray, costs: Costs,
+    rows: Rows, products: BlockMoments, slow: SparseTarget, draw: FloatArray, learner: Learner,
     known: KnownEdges | None, curved: bool,
 ) -> SparseWeights:  # fmt: skip
     """Weights of a target that is read seldom, of all columns but its own."""
-    n, m = products.features, rows.z.shape[1]
-    moments = slow.moments(draw)
-    source, first, further = _terms(rows, products, slow.target, costs, known, curved)
-    own = slow.target + m * np.arange(len(products.spans))
-    first[own] = further[own] = np.inf
     share = min(1.0, ENOUGH / max(slow.count(draw), 1.0))
-    gram, cross, energy = moments[:n, :n], moments[:n, n], float(moments[n, n])
-    return sparse_weights(share * gram, share * cross, share * energy, share * slow.count(draw), source, first, further)
+    sums, at = share * slow.moments(draw), products.features
+    of = _regression(rows, products, sums, share * slow.count(draw), slow.target, at, 0, known, curved)
+    return learner.weights(replace(of, open=of.open & (of.column != slow.target)))
 
 
 def left_noise(
@@ -157,23 +163,30 @@ def left_noise(
     return np.asarray((vectors * np.maximum(values, 1e-6)) @ vectors.T)
 
 
-def _terms(
-    rows: Rows, products: BlockMoments, i: int, costs: Costs, known: KnownEdges | None, curved: bool
-) -> tuple[NDArray[np.intp], FloatArray, FloatArray]:
-    """Source of every feature, and its nats for target i as the first of it or a further one; inf: it may not act."""
+def _regression(
+    rows: Rows, products: BlockMoments, sums: FloatArray, count: float, i: int, at: int, more: int,
+    known: KnownEdges | None, curved: bool,
+) -> Regression:  # fmt: skip
+    """Of target i, which stands at ``at`` in sums over ``count`` rows; before it ``more`` differences of features."""
     owner, pairs, unit = rows.owner, products.pairs, int(rows.owner[i])
     column = np.tile(np.arange(len(owner)), len(products.spans))
     open_ = np.ones(len(rows.names), bool)
     if known is not None:
         open_ = np.array([known.allows(name, rows.names[unit]) for name in rows.names])
-    may = (open_[owner] & products.moving)[column]
     one, two = owner[pairs[:, 0]], owner[pairs[:, 1]]
     # the two factors are of one unit, or one of them is of the target's: other products have no pipe to come through
-    product = open_[one] & open_[two] & ((one == two) | (one == unit) | (two == unit))
-    product &= products.moving[pairs].all(axis=1) & curved
-    first = np.where(may, np.where(owner[column] == unit, costs.own, costs.new), np.inf)
-    further = np.where(may, costs.further, np.inf)
-    bend = np.where(product, costs.new + PRODUCT, np.inf)
-    sources = len(rows.names) if costs.by_unit else len(owner)
-    source = np.concatenate([owner[column] if costs.by_unit else column, sources + np.arange(len(pairs))])
-    return source, np.concatenate([first, bend]), np.concatenate([further, bend])
+    bent = open_[one] & open_[two] & ((one == two) | (one == unit) | (two == unit))
+    bent &= products.moving[pairs].all(axis=1) & curved
+    features = np.arange(len(column) + len(pairs))
+    both = np.concatenate([features, features[:more]])
+    product = both >= len(column)
+
+    def sources(linear: NDArray[np.intp], count: int) -> NDArray[np.intp]:
+        each = np.concatenate([linear, count + np.arange(len(pairs))])
+        return np.concatenate([each, count + len(pairs) + each[:more]])
+
+    may = np.concatenate([(open_[owner] & products.moving)[column], bent])[both]
+    own = np.concatenate([owner[column] == unit, np.zeros(len(pairs), bool)])[both]
+    by_column, by_unit = sources(column, len(owner)), sources(owner[column], len(rows.names))
+    gram, cross = sums[: len(both), : len(both)], sums[: len(both), at]
+    return Regression(gram, cross, float(sums[at, at]), count, may, by_column, by_unit, own, product)

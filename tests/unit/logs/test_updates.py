@@ -153,16 +153,16 @@ def test_all_refreshed_weights_are_those_of_one_problem_after_another():
         for i in range(3):
             chosen = np.flatnonzero(damped.variance[k, :, i])
             mean, variance, noise = refined_weights(
-                G[np.ix_(chosen, chosen)][None], G[chosen, n + i][None], G[n + i, n + i][None], sums.read[i : i + 1],
-                damped.variance[k, chosen, i][None], damped.noise[k, i][None],
+                G[np.ix_(chosen, chosen)], G[chosen, n + i], float(G[n + i, n + i]), float(sums.read[i]),
+                damped.variance[k, chosen, i], float(damped.noise[k, i]),
             )  # fmt: skip
             wanted = np.zeros(n)
-            wanted[chosen] = mean[0]
+            wanted[chosen] = mean
             found = np.concatenate([network.linear[k, :, :, i].ravel() / 0.9, np.zeros(n - linear)])
             found[linear + np.array(where)] = network.bends[k, :, i]
             np.testing.assert_allclose(found, wanted, rtol=ITERATIVE, atol=ITERATIVE)
-            np.testing.assert_allclose(posterior.variance[k, chosen, i], variance[0], rtol=ITERATIVE)
-            np.testing.assert_allclose(posterior.noise[k, i], noise[0], rtol=ITERATIVE)
+            np.testing.assert_allclose(posterior.variance[k, chosen, i], variance, rtol=ITERATIVE)
+            np.testing.assert_allclose(posterior.noise[k, i], noise, rtol=ITERATIVE)
     assert np.array_equal(posterior.variance > 0, damped.variance > 0)
 
 
