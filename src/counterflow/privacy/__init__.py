@@ -15,20 +15,6 @@ from counterflow.privacy.settings import Privacy
 from counterflow.privacy.stretch import RowRange
 
 __all__ = [
-    "ANY_ROWS",
-    "Cost",
-    "Entry",
-    "Ledger",
-    "Mark",
-    "Privacy",
-    "RowRange",
-    "Source",
-    "classical_multiplier",
-    "gaussian_delta",
-    "gaussian_epsilon",
-    "gaussian_mu",
-    "gaussian_release",
-    "grid_of",
-    "ledger_path",
-    "total_epsilon",
+    "ANY_ROWS", "Cost", "Entry", "Ledger", "Mark", "Privacy", "RowRange", "Source", "classical_multiplier",
+    "gaussian_delta", "gaussian_epsilon", "gaussian_mu", "gaussian_release", "grid_of", "ledger_path", "total_epsilon",
 ]  # fmt: skip

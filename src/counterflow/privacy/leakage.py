@@ -122,16 +122,11 @@ def _lengths(columns: FloatArray) -> FloatArray:
 
 
 def _check(seen: FloatArray, y: FloatArray, lags: int, exact: float, held_out: float) -> None:
-    for name, array in (("seen", seen), ("y", y)):
-        if not isinstance(array, np.ndarray) or array.dtype != np.float64 or array.ndim != 2:
-            got = f"{array.dtype} of shape {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
-            raise DataError(f"leakage: {name} must be a float64 array with 2 axes, got {got}")
-    if len(seen) != len(y) or y.shape[1] < 1:
+    if seen.ndim != 2 or y.ndim != 2 or len(seen) != len(y) or y.shape[1] < 1:
         raise DataError(
             f"leakage: seen and y must have one row for the same times, and y a column; got {seen.shape} and {y.shape}"
         )
-    if type(lags) is not int or not 0 <= 2 * lags < len(y):
+    if not 0 <= 2 * lags < len(y):
         raise OptionError(f"leakage: lags must be a whole number from 0 to less than half the rows, got {lags!r}")
-    for name, value in (("exact", exact), ("held_out", held_out)):
-        if not (isinstance(value, float) and 0 < value < 1):
-            raise OptionError(f"leakage: {name} must be a number between 0 and 1, got {value!r}")
+    if not (0 < exact < 1 and 0 < held_out < 1):
+        raise OptionError(f"leakage: exact and held_out must lie between 0 and 1, got {exact!r} and {held_out!r}")

@@ -30,11 +30,12 @@ from counterflow.sealed_log import DatabaseSchema, Row, SealedLogs
 ROUNDING = 1e-9  # relative: the whole budget can be spent although its parts are rounded
 SUFFIX = ".ledger"
 SCHEMA = DatabaseSchema(
-    "ledger", 0x4346_4C47, 3, {"entries": True},  # "CFLG"
+    "ledger", 0x4346_4C47, 4, {"entries": True},  # "CFLG"
     restore="Restore it from a backup that has every release, or take the budget as spent",
     give="check the path; ledgers are made by `counterflow privacy open`",
 )  # fmt: skip
 _LOG, _BUDGET = "entries", "budget"
+_ASKED = ("unit", "epsilon", "delta", "window")
 _LONGEST_TEXT = 1000
 SPENT, RESERVED, RELEASED, WITHDRAWN = STATES = ("spent", "reserved", "released", "withdrawn")
 
@@ -66,6 +67,21 @@ class Entry:
     state: str = SPENT
     release: str = ""
 
+    def __post_init__(self) -> None:
+        for name in ("what", "fit", "mechanism", "source"):
+            text = getattr(self, name)
+            if not _is_text(text):
+                raise OptionError(
+                    f"ledger: {name} must be printable text of 1 to {_LONGEST_TEXT} characters, got {text!r:.40}"
+                )
+        if not isinstance(self.cost, Cost):
+            raise OptionError(f"ledger: cost must be a Cost, got {type(self.cost).__name__}")
+        digest = isinstance(self.release, str) and bool(self.release) == (self.state != SPENT)
+        if not digest or not set(self.release) <= set("0123456789abcdef"):
+            raise OptionError(f"ledger: release must be a digest in hexadecimal digits, got {self.release!r:.80}")
+        if self.state not in STATES or not _is_time(self.time) or not 0 <= self.spent < math.inf:
+            raise OptionError(f"ledger: {self.state} at {self.time}, {self.spent} in all, is no release")
+
     @property
     def secure(self) -> bool:
         """Whether nobody can repeat the noise: a seeded source protects nothing."""
@@ -79,6 +95,12 @@ class Entry:
             "spent": self.spent, "fit": self.fit, "mechanism": self.mechanism, "source": self.source,
             "state": self.state, "release": self.release,
         }  # fmt: skip
+
+    @classmethod
+    def from_row(cls, row: Row) -> Entry:
+        """Of a sealed row, checked like any other."""
+        table = {name: value for name, value in row.table.items() if name != "placed"}
+        return cls(row.number - 1, state=row.kind, **{**table, "cost": Cost(*table["cost"])})
 
 
 class Ledger:
@@ -116,16 +138,15 @@ class Ledger:
         self._lock = threading.RLock()
         self._balance = Balance()
         self._last, self._seal = -1, ""  # entry that was taken in: the budget comes before the first
-        self._spent: tuple[int, float] | None = None
         self._entries: dict[int, Entry] = {}  # as they stand
         self._grid = ""  # of the rows whose place is known
         self._pieces: list[Piece] = []  # which they are
         self._reserved: dict[str, int] = {}  # entries by the digest of their bytes
         try:
-            self._total()  # what cannot be accounted for is found now, not when a release waits
-        except BaseException:
+            _ = self.spent  # what cannot be accounted for is found now, not when a release waits
+        except BaseException as error:
             logs.close()
-            raise
+            raise SCHEMA.damaged(path, str(error)) if isinstance(error, OptionError) else error from None
 
     @classmethod
     def create(cls, path: str | Path, unit: str, epsilon: float, delta: float, window: int = 1) -> Ledger:
@@ -161,8 +182,9 @@ class Ledger:
     # ---- spending
 
     def spend(
-        self, cost: Cost, what: str, *, fit: str, mechanism: str, source: str, rows: RowRange | None = None
-    ) -> Entry:
+        self, cost: Cost, what: str, *, fit: str, mechanism: str, source: str, rows: RowRange | None = None,
+        release: str = "",
+    ) -> Entry:  # fmt: skip
         """Write a release down; only when this returns may it leave the unit.
 
         Parameters
@@ -170,6 +192,8 @@ class Ledger:
         what, fit : what is released, and for which fit.
         mechanism, source : how it is protected, and where the noise comes from (``str`` of a ``Source``).
         rows : which they are, as their owner knows it; None: as ``cost`` says.
+        release : SHA-256 of bytes that may still not leave: it is reserved until ``settle`` says what became of it,
+            and the same bytes are charged once.
 
         Raises
         ------
@@ -178,29 +202,29 @@ class Ledger:
         StorageError
             It could not be written. Nothing may be released.
         """
-        return self._charge(SPENT, cost, what, (fit, mechanism, source), rows)
-
-    def reserve(
-        self, cost: Cost, what: str, *, release: str, fit: str, mechanism: str, source: str,
-        rows: RowRange | None = None,
-    ) -> Entry:  # fmt: skip
-        """The same for bytes (``release``: their SHA-256) that may still not leave; the same bytes are charged once."""
-        if not (_is_text(release) and set(release) <= set("0123456789abcdef")):
-            raise OptionError(
-                f"unit {self.unit!r}: release must be a digest in hexadecimal digits, got {release!r:.80}"
-            )
-        return self._charge(RESERVED, cost, what, (fit, mechanism, source), rows, release)
+        if rows is not None and rows.grid and self.path is not None:
+            rows.tags(self._key)  # takes seconds for millions of rows, in which others may spend
+        entry = Entry(0, _now(), what, fit, mechanism, source, cost, 0.0, RESERVED if release else SPENT, release)
+        with self._turn():
+            known = self._reservation(release)
+            if known is not None and known.state != WITHDRAWN:
+                return known
+            place = self._placed(rows)
+            moved = _moved(cost, place)
+            piece = None if place is None else place.piece
+            grid = "" if rows is None else rows.grid
+            return self._write(replace(entry, cost=moved, spent=self._afforded([moved], what)), grid, piece)
 
     def settle(self, release: str, state: str, note: str) -> Entry:
         """Say what became of a reservation: "released", or "withdrawn", which gives its cost back.
 
         Only for bytes that are known not to have left may a reservation be withdrawn; who owns the budget decides.
         """
-        if state not in (RELEASED, WITHDRAWN) or not _is_text(note):
-            raise OptionError(f"unit {self.unit!r}: a reservation is 'released' or 'withdrawn', with a note in words")
+        if state not in (RELEASED, WITHDRAWN):
+            raise OptionError(f"unit {self.unit!r}: a reservation is 'released' or 'withdrawn'")
         with self._turn():
             entry = self._reservation(release)
-            if entry is None or (entry.state != state and entry.state != RESERVED):
+            if entry is None or entry.state not in (state, RESERVED):
                 told = "unknown" if entry is None else entry.state
                 raise PrivacyError(
                     f"unit {self.unit!r}: the release {release[:12]} is {told}, and cannot be {state}. See counterflow "
@@ -208,11 +232,10 @@ class Ledger:
                     code="settled",
                 )
             if entry.state == RESERVED:
-                cost = Cost(entry.cost.start, entry.cost.stop)
                 back = [entry.cost] if state == WITHDRAWN else []
                 spent = self._balance.total(self.delta, self.window, less=back)
-                about = (entry.fit, entry.mechanism, entry.source)
-                self._write(cost, note, about, spent, state, release)
+                nothing = Cost(entry.cost.start, entry.cost.stop)
+                self._write(replace(entry, time=_now(), what=note, cost=nothing, spent=spent, state=state))
         with self._current():
             return self._entries[self._reserved[release]]
 
@@ -222,42 +245,14 @@ class Ledger:
             place = self._placed(rows)
             self._afforded([_moved(cost, place) for cost in costs], what)
 
-    def _charge(
-        self, state: str, cost: Cost, what: str, about: tuple[str, str, str], rows: RowRange | None, release: str = ""
-    ) -> Entry:
-        if not isinstance(cost, Cost):
-            raise OptionError(f"unit {self.unit!r}: cost must be a Cost, got {type(cost).__name__}")
-        for name, text in zip(("what", "fit", "mechanism", "source"), (what, *about), strict=True):
-            if not _is_text(text):
-                raise OptionError(
-                    f"unit {self.unit!r}: {name} must be printable text of 1 to {_LONGEST_TEXT} characters, "
-                    f"got {text if not isinstance(text, str) else text[:40]!r}"
-                )
-        if rows is not None and rows.grid and self.path is not None:
-            rows.tags(self._key)  # takes seconds for millions of rows, in which others may spend
-        with self._turn():
-            known = self._reservation(release)
-            if known is not None and known.state != WITHDRAWN:
-                return known
-            place = self._placed(rows)
-            moved = _moved(cost, place)
-            grid, piece = (rows.grid, place.piece) if rows and place and place.piece else ("", None)
-            return self._write(moved, what, about, self._afforded([moved], what), state, release, grid, piece)
-
-    def _write(
-        self, cost: Cost, what: str, about: tuple[str, str, str], spent: float, state: str, release: str = "",
-        grid: str = "", piece: Piece | None = None,
-    ) -> Entry:  # fmt: skip
+    def _write(self, entry: Entry, grid: str = "", piece: Piece | None = None) -> Entry:
         """Add a row inside the turn; it is taken in once that is over."""
-        numbers = [float(number) + 0.0 for number in (cost.row_loss, cost.epsilon, cost.delta)]  # no -0.0
-        table = {
-            "time": datetime.now(UTC).isoformat(timespec="seconds"), "what": what, "about": about, "release": release,
-            "cost": [cost.start, cost.stop, *numbers], "spent": float(spent),
-        }  # fmt: skip
-        if piece is None:
-            return _entry(self._logs.append(_LOG, sealed_log.Entry(state, table)))
-        table |= {"grid": grid, "first": piece.first}
-        return _entry(self._logs.append(_LOG, sealed_log.Entry(state, table, [piece.tags.astype("<u8").tobytes()])))
+        table: dict[str, Any] = {**vars(entry), "cost": [*vars(entry.cost).values()]}
+        del table["id"], table["state"]
+        tags = []
+        if piece is not None:
+            table["placed"], tags = [grid, piece.first], [piece.tags.astype("<u8").tobytes()]
+        return Entry.from_row(self._logs.append(_LOG, sealed_log.Entry(entry.state, table, tags)))
 
     def _placed(self, rows: RowRange | None) -> Placed | None:
         """Which rows these are, by what was released before; None: nobody but the cost says it."""
@@ -268,7 +263,8 @@ class Ledger:
     @property
     def spent(self) -> float:
         """ε at the ledger's δ, for the worst ``window`` rows, over all releases."""
-        return self._total()
+        with self._current():
+            return self._balance.total(self.delta, self.window)
 
     @property
     def left(self) -> float:
@@ -340,7 +336,7 @@ class Ledger:
             for row in self._logs.rows(_LOG, self._last + 1):
                 self._absorb(row)
             if self._last < 0:
-                raise self._changed("it holds no budget")
+                raise SCHEMA.damaged(self.path, "it holds no budget")
             yield
 
     @contextmanager
@@ -350,66 +346,43 @@ class Ledger:
             yield
 
     def _absorb(self, row: Row) -> None:
-        if self._last < 0:
-            self._absorb_budget(row)
-        else:
-            entry = self._checked(row)
-            if entry.state in (SPENT, RESERVED):
-                self._balance.add(entry.cost)
-                self._entries[entry.id] = entry
-                if entry.state == RESERVED:
-                    self._reserved[entry.release] = entry.id
+        """Take in a row; only what ``create``, ``spend`` and ``settle`` write has the form of one."""
+        try:
+            if self._last < 0:
+                if row.kind != _BUDGET or row.table != _budget(**row.table):
+                    raise ValueError("it does not begin with a budget")
+                self._key, self.created = bytes.fromhex(row.table["secret"]), row.table["created"]
+                self.name = row.seal[:16]
+                self.unit, self.epsilon, self.delta, self.window = (row.table[name] for name in _ASKED)
             else:
-                before = self._reservation(entry.release)
-                if before is None or before.state != RESERVED:
-                    raise self._changed(f"entry {entry.id} settles what was not reserved")
-                if entry.state == WITHDRAWN:
-                    self._balance.add(before.cost, -1)
-                self._entries[before.id] = replace(before, state=entry.state)
+                self._count(Entry.from_row(row))
             if row.pieces:
-                self._grid = self._grid or str(row.table["grid"])
-                self._pieces.append(Piece(int(row.table["first"]), np.frombuffer(row.pieces[0], "<u8")))
+                grid, first = row.table["placed"]
+                self._grid = self._grid or str(grid)
+                self._pieces.append(Piece(int(first), np.frombuffer(row.pieces[0], "<u8")))
+        except (CounterflowError, KeyError, TypeError, ValueError) as error:
+            raise SCHEMA.damaged(self.path, f"entry {row.number - 1} does not hold a release ({error})") from None
         self._last, self._seal = row.number - 1, row.seal
 
-    def _absorb_budget(self, row: Row) -> None:
-        try:
-            if row.kind != _BUDGET or row.table != _budget(**row.table):
-                raise ValueError("it does not begin with a budget")
-            self._key = bytes.fromhex(row.table["secret"])
-        except (OptionError, TypeError, ValueError) as error:
-            raise self._changed(str(error)) from None
-        self.unit, self.created, self.name = row.table["unit"], row.table["created"], row.seal[:16]
-        self.epsilon, self.delta, self.window = (row.table[name] for name in ("epsilon", "delta", "window"))
-
-    def _checked(self, row: Row) -> Entry:
-        """The entry that a row holds, if it is one."""
-        try:
-            entry = _entry(row)
-            texts = (entry.what, entry.fit, entry.mechanism, entry.source)
-            if row.kind not in STATES or not all(map(_is_text, texts)) or not _is_time(entry.time):
-                raise ValueError("text that is none")
-            if not 0 <= entry.spent < math.inf:
-                raise ValueError(f"a sum of {entry.spent}")
-        except (CounterflowError, KeyError, TypeError, ValueError) as error:
-            raise self._changed(f"entry {row.number - 1} does not hold a release ({error})") from None
-        return entry
-
-    def _total(self) -> float:
-        """ε in all."""
-        with self._current():
-            if self._spent is None or self._spent[0] != self._last:
-                try:
-                    self._spent = (self._last, self._balance.total(self.delta, self.window))
-                except OptionError as error:
-                    raise self._changed(str(error)) from None
-            return self._spent[1]
+    def _count(self, entry: Entry) -> None:
+        if entry.state in (SPENT, RESERVED):
+            self._balance.add(entry.cost)
+            self._entries[entry.id] = entry
+            if entry.state == RESERVED:
+                self._reserved[entry.release] = entry.id
+            return
+        before = self._reservation(entry.release)
+        if before is None or before.state != RESERVED:
+            raise ValueError("it settles what was not reserved")
+        if entry.state == WITHDRAWN:
+            self._balance.add(before.cost, -1)
+        self._entries[before.id] = replace(before, state=entry.state)
 
     def _afforded(self, costs: Sequence[Cost], what: str) -> float:
         """ε in all once these are spent; refuses what is over the budget."""
         spent = self._balance.total(self.delta, self.window, costs)
         if spent <= self.epsilon * (1 + ROUNDING):
             return spent
-        before = self._total()
         first, last = min((cost.start for cost in costs), default=0), max((cost.stop for cost in costs), default=1) - 1
         rows = "rows that may be any" if (first, last + 1) == accounting.ANY_ROWS else f"rows {first} to {last}"
         asked = (
@@ -420,14 +393,11 @@ class Ledger:
         place = "" if self.path is None else f" ({self.path})"
         raise PrivacyError(
             f"unit {self.unit!r}: {what} of {rows} would {asked}, but the budget{place} is "
-            f"epsilon={self.epsilon:g} at delta={self.delta:g}, of which {before:.6g} is spent. Nothing was released. "
-            "Ask for a smaller epsilon, use rows that were not released before, or let the unit's owner open a new "
-            "ledger.",
+            f"epsilon={self.epsilon:g} at delta={self.delta:g}, of which {self.spent:.6g} is spent. Nothing was "
+            "released. Ask for a smaller epsilon, use rows that were not released before, or let the unit's owner open "
+            "a new ledger.",
             code="budget",
         )
-
-    def _changed(self, how: str) -> StorageError:
-        return SCHEMA.damaged(self.path, how)
 
 
 def ledger_path(directory: str | Path, unit: str) -> Path:
@@ -452,15 +422,12 @@ def _budget(
         raise OptionError(f"ledger of unit {unit!r}: window must be a whole number of at least 1, got {window!r}")
     if created is not None and not _is_time(created):
         raise OptionError(f"it was made at {created!r}")
-    created = created or datetime.now(UTC).isoformat(timespec="seconds")
-    plain = {"unit": unit, "epsilon": epsilon, "delta": delta, "window": window, "created": created}
+    plain = {"unit": unit, "epsilon": epsilon, "delta": delta, "window": window, "created": created or _now()}
     return {**plain, "secret": secret or secrets.token_hex(32)}
 
 
-def _entry(row: Row) -> Entry:
-    table, (fit, mechanism, source) = row.table, row.table["about"]
-    about = table["time"], table["what"], fit, mechanism, source
-    return Entry(row.number - 1, *about, Cost(*table["cost"]), table["spent"], row.kind, table["release"])
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _moved(cost: Cost, place: Placed | None) -> Cost:

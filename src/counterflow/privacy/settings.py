@@ -73,32 +73,35 @@ class Privacy:
                 f"Privacy: epsilon={epsilon:g} protects nothing (a guess is right up to e^epsilon times as often); "
                 f"give at most {LARGEST_EPSILON:g}, or leave privacy out"
             )
-        if self.clip is not None:
-            number = not isinstance(self.clip, bool) and isinstance(self.clip, (int, float))
-            if not number or not 1e-100 <= self.clip <= 1e100:
-                raise OptionError(
-                    f"Privacy: clip must be a number from 1e-100 to 1e100, or None, got {self.clip!r:.80}"
-                )
-            object.__setattr__(self, "clip", float(self.clip))
-        for name, least in (("window", 1), ("start", 0)):
-            value = getattr(self, name)
-            if name == "start" and value is None:
-                continue
-            if type(value) is not int or not least <= value < 2**40:
-                raise OptionError(f"Privacy: {name} must be a whole number from {least} to 2^40 - 1, got {value!r:.80}")
-        if not isinstance(self.accounting, str) or self.accounting not in ACCOUNTING:
-            raise OptionError(f"Privacy: accounting must be 'rigorous' or 'published', got {self.accounting!r:.80}")
-        if self.release is not None and (not isinstance(self.release, str) or self.release not in RELEASES):
-            raise OptionError(f"Privacy: release must be 'moments', 'rows' or None, got {self.release!r:.80}")
+        clip, start, models = self.clip, self.start, self.models
+        rules = {
+            "clip": (clip is None or _is_number(clip, 1e-100, 1e100), "a number from 1e-100 to 1e100, or None"),
+            "window": (_is_count(self.window, 1), "a whole number from 1 to 2^40 - 1"),
+            "start": (start is None or _is_count(start, 0), "a whole number from 0 to 2^40 - 1, or None"),
+            "accounting": (self.accounting in ACCOUNTING, "'rigorous' or 'published'"),
+            "release": (self.release in (*RELEASES, None), "'moments', 'rows' or None"),
+            "ledger": (isinstance(self.ledger, str | Path | None), "a directory, or None"),
+            "models": (
+                models == "excluded"
+                or (isinstance(models, tuple) and len(models) == 2 and all(_is_number(x, 0.0, 1e300) for x in models)),
+                "'excluded' or (epsilon, delta)",
+            ),
+        }
+        for name, (holds, wanted) in rules.items():
+            if not holds:
+                raise OptionError(f"Privacy: {name} must be {wanted}, got {getattr(self, name)!r:.80}")
+        if clip is not None:
+            object.__setattr__(self, "clip", float(clip))
         if self.accounting == "published" and self.release is not None:
             raise OptionError("Privacy: the published accounting has a release of its own; leave 'release' out")
-        if not isinstance(self.models, (str, tuple)):
-            raise OptionError(f"Privacy: models must be 'excluded' or (epsilon, delta), got {self.models!r:.80}")
-        if self.ledger is not None and not isinstance(self.ledger, (str, Path)):
-            raise OptionError(f"Privacy: ledger must be a directory, got {type(self.ledger).__name__}")
-        if self.accounting == "published" and self.models != "excluded":
+        if self.accounting == "published" and models != "excluded":
             raise OptionError("Privacy: the published accounting says nothing of models; leave 'models' out")
-        _ = self.source, self.model_cost  # they check themselves
+        if any(spent >= most for spent, most in zip(self.model_cost, (epsilon, delta), strict=True)):
+            raise OptionError(
+                f"Privacy: models have cost {models!r}, which must be (epsilon, delta) below what the fit may spend in "
+                f"all, ({epsilon:g}, {delta:g})"
+            )
+        _ = self.source  # checks the seed
 
     @property
     def source(self) -> Source:
@@ -108,17 +111,7 @@ class Privacy:
     @property
     def model_cost(self) -> tuple[float, float]:
         """(ε, δ) that the local models have cost already; zeros if they are excluded."""
-        if self.models == "excluded":
-            return 0.0, 0.0
-        if not isinstance(self.models, tuple) or len(self.models) != 2:
-            raise OptionError(f"Privacy: models must be 'excluded' or (epsilon, delta), got {self.models!r:.80}")
-        epsilon, delta = self.models
-        number = all(not isinstance(x, bool) and isinstance(x, (int, float)) for x in self.models)
-        if not number or not (0 <= epsilon < self.epsilon and 0 <= delta < self.delta):
-            raise OptionError(
-                f"Privacy: models have cost {self.models!r}, which must be (epsilon, delta) below what the fit may "
-                f"spend in all, ({self.epsilon:g}, {self.delta:g})"
-            )
+        epsilon, delta = self.models if isinstance(self.models, tuple) else (0.0, 0.0)
         return float(epsilon), float(delta)
 
     def multiplier(self, numbers: int) -> float:
@@ -148,3 +141,11 @@ class Privacy:
     def row_loss(self, numbers: int) -> float:
         """μ² that one release costs each of its rows; ``window`` of them together reach what was asked for."""
         return 1 / (self.window * self.multiplier(numbers) ** 2)
+
+
+def _is_number(value: object, low: float, high: float) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
+
+
+def _is_count(value: object, least: int) -> bool:
+    return type(value) is int and least <= value < 2**40

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from counterflow.arrays import FloatArray
 from counterflow.errors import ProtocolError
 from counterflow.protocol.message import KINDS, Message, schema
 from counterflow.records import strict_json, take_arrays
@@ -27,24 +26,20 @@ SIZE_LIMIT = 1 << 30
 _PREFIX = struct.Struct("<4sHI")
 
 
-def _header(message: Message, rows: int | None = None) -> tuple[bytes, int, list[str]]:
-    """Header bytes, payload size and array order; ``rows`` replaces the rows of arrays that run over time."""
+def _header(message: Message, rows: int | None = None) -> tuple[bytes, dict[str, list[int]]]:
+    """Header bytes, and the shapes of arrays; ``rows`` replaces the rows of those that run over time."""
     plain: dict[str, object] = {}
     shapes: dict[str, list[int]] = {}
-    numbers = 0
     for name, (kind, axes) in schema(type(message)).items():
         value = getattr(message, name)
         if axes is None and kind is not float:
             plain[name] = value
             continue
-        shape = list(np.shape(value))
-        if rows is not None and axes and axes[0].rstrip("?") == "steps" and shape[0]:
-            shape[0] = rows
-        shapes[name] = shape
-        numbers += math.prod(shape)
-    names = sorted(shapes)
+        shapes[name] = list(np.shape(value))
+        if rows is not None and axes and axes[0].rstrip("?") == "steps" and shapes[name][0]:
+            shapes[name][0] = rows
     content = {"arrays": shapes, "fields": plain, "kind": type(message).__name__}
-    return json.dumps(content, sort_keys=True, separators=(",", ":")).encode(), 8 * numbers, names
+    return json.dumps(content, sort_keys=True, separators=(",", ":")).encode(), shapes
 
 
 def encode(message: Message) -> bytes:
@@ -54,34 +49,15 @@ def encode(message: Message) -> bytes:
     >>> decode(encode(Settled("boiler", round=3, gradient=0.0))).unit
     'boiler'
     """
-    header, _, names = _header(message)
-    payload = [np.ascontiguousarray(getattr(message, name), dtype="<f8").tobytes() for name in names]
+    header, shapes = _header(message)
+    payload = [np.ascontiguousarray(getattr(message, name), dtype="<f8").tobytes() for name in sorted(shapes)]
     return b"".join([_PREFIX.pack(MAGIC, VERSION, len(header)), header, *payload])
 
 
 def encoded_size(message: Message, rows: int | None = None) -> int:
     """Length of ``encode(message)`` without encoding; with ``rows``, as if its trajectories had that many rows."""
-    key = (type(message), rows, *map(_size_key, message.__dict__.values()))
-    size = _SIZES.get(key)
-    if size is None:
-        header, payload, _ = _header(message, rows)
-        size = _PREFIX.size + len(header) + payload
-        if len(_SIZES) < _SIZES_LIMIT:
-            _SIZES[key] = size
-    return size
-
-
-_SIZES: dict[tuple[object, ...], int] = {}  # messages of one kind and shape have one size; engines ask every round
-_SIZES_LIMIT = 10_000
-
-
-def _size_key(value: object) -> object:
-    """All that the size of a message depends on in one field: an array's shape, a whole number's digits, a text."""
-    if isinstance(value, np.ndarray):
-        return value.shape
-    if isinstance(value, float):
-        return None
-    return len(str(value)) if type(value) is int else value
+    header, shapes = _header(message, rows)
+    return _PREFIX.size + len(header) + 8 * sum(map(math.prod, shapes.values()))
 
 
 def decode(data: bytes, limit: int = SIZE_LIMIT) -> Message:
@@ -107,35 +83,25 @@ def decode(data: bytes, limit: int = SIZE_LIMIT) -> Message:
     kind = KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
         raise ProtocolError(f"unknown kind of message {name!r:.80}")
-    values: dict[str, Any] = {
-        **_plain_fields(kind, header["fields"]),
-        **_arrays(kind, header["arrays"], data, _PREFIX.size + length),
-    }
-    return kind(**values)  # checks types, shapes and finiteness
+    return kind(**_values(kind, header, data, _PREFIX.size + length))  # checks types, shapes and finiteness
 
 
-def _plain_fields(kind: type[Message], given: object) -> dict[str, object]:
-    wanted = {name for name, (cls, axes) in schema(kind).items() if axes is None and cls is not float}
-    if not isinstance(given, dict) or set(given) != wanted:
-        raise ProtocolError(f"message {kind.__name__} has the fields {sorted(wanted)}, got {str(given)[:120]}")
-    return given
-
-
-def _arrays(kind: type[Message], given: object, data: bytes, offset: int) -> dict[str, FloatArray | float]:
-    wanted = {name: len(axes or ()) for name, (cls, axes) in schema(kind).items() if axes is not None or cls is float}
-    if not isinstance(given, dict) or set(given) != set(wanted):
-        raise ProtocolError(f"message {kind.__name__} has the arrays {sorted(wanted)}, got {str(given)[:120]}")
+def _values(kind: type[Message], header: dict[str, Any], data: bytes, offset: int) -> dict[str, Any]:
+    """The fields of a message, as far as they can be told without looking into them."""
+    described, label = schema(kind), f"message {kind.__name__}"
+    ranks = {name: len(axes or ()) for name, (cls, axes) in described.items() if axes is not None or cls is float}
+    for part, wanted in (("fields", set(described) - set(ranks)), ("arrays", set(ranks))):
+        if not isinstance(header[part], dict) or set(header[part]) != wanted:
+            raise ProtocolError(f"{label} has the {part} {sorted(wanted)}, got {str(header[part])[:120]}")
     layout: dict[str, tuple[str, tuple[int, ...]]] = {}
-    for name in sorted(wanted):
-        shape = given[name]
-        if not isinstance(shape, list) or len(shape) != wanted[name]:
-            raise ProtocolError(f"message {kind.__name__}: array {name!r} needs {wanted[name]} axes, got {shape!r:.80}")
+    for name in sorted(ranks):
+        shape = header["arrays"][name]
+        if not isinstance(shape, list) or len(shape) != ranks[name]:
+            raise ProtocolError(f"{label}: array {name!r} needs {ranks[name]} axes, got {shape!r:.80}")
         layout[name] = "<f8", tuple(shape)
     try:
         arrays = take_arrays(data, offset, layout)
     except ValueError as error:
-        raise ProtocolError(f"message {kind.__name__}: {error}") from None
-    return {
-        name: float(array) if schema(kind)[name][0] is float else array.astype(np.float64, copy=False)
-        for name, array in arrays.items()
-    }
+        raise ProtocolError(f"{label}: {error}") from None
+    native = {name: array.astype(np.float64, copy=False) for name, array in arrays.items()}
+    return {**header["fields"], **{name: each if each.ndim else float(each) for name, each in native.items()}}

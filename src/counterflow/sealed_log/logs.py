@@ -52,12 +52,11 @@ class Row(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A row to be written. ``digests``: SHA-256 of the pieces, if they are known already."""
+    """A row to be written."""
 
     kind: str
     table: Mapping[str, Any]
     pieces: Sequence[bytes] = ()
-    digests: Sequence[bytes] | None = None
 
 
 @dataclass
@@ -380,8 +379,8 @@ def _seal(log: str, number: int, kind: str, content: str, before: bytes) -> byte
 def _insert(connection: sqlite3.Connection, name: str, log: str, number: int, before: bytes, entry: Entry) -> Row:
     if len(entry.pieces) >= MOST_PIECES:
         raise OptionError(f"{name}: a row of {len(entry.pieces)} pieces is over the limit of {MOST_PIECES}")
-    digests = [hashlib.sha256(piece).digest() for piece in entry.pieces] if entry.digests is None else entry.digests
-    content = json.dumps([entry.table, [each.hex() for each in digests]], allow_nan=False, separators=(",", ":"))
+    digests = [hashlib.sha256(piece).hexdigest() for piece in entry.pieces]
+    content = json.dumps([entry.table, digests], allow_nan=False, separators=(",", ":"))
     if len(content) > LARGEST_TABLE:
         raise OptionError(f"{name}: a row's table of {len(content)} characters is over the limit of {LARGEST_TABLE}")
     seal = _seal(log, number, entry.kind, content, before)

@@ -282,26 +282,16 @@ def test_windows_that_are_refused(window):
         Privacy(1.0, 1e-6, window=window)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "what"),
-    [
-        ((0, 0), "rows"),
-        ((5, 4), "rows"),
-        ((-1, 4), "rows"),
-        ((0.0, 4), "rows"),
-        ((False, 4), "rows"),
-        ((0, 2**53), "rows"),
-        ((0, 1, math.nan), "row_loss"),
-        ((0, 1, -0.1), "row_loss"),
-        ((0, 1, math.inf), "row_loss"),
-        ((0, 1, 1), "row_loss"),
-        ((0, 1, 0.0, -1.0), "epsilon"),
-        ((0, 1, 0.0, math.inf), "epsilon"),
-        ((0, 1, 0.0, 1.0, 1.0), "delta"),
-        ((0, 1, 0.0, 1.0, math.nan), "delta"),
-    ],
-)
-def test_costs_that_are_refused(arguments, what):
+COSTS = {
+    "rows": [(0, 0), (5, 4), (-1, 4), (0.0, 4), (False, 4), (0, 2**53)],
+    "row_loss": [(0, 1, math.nan), (0, 1, -0.1), (0, 1, math.inf), (0, 1, 1)],
+    "epsilon": [(0, 1, 0.0, -1.0), (0, 1, 0.0, math.inf)],
+    "delta": [(0, 1, 0.0, 1.0, 1.0), (0, 1, 0.0, 1.0, math.nan)],
+}
+
+
+@pytest.mark.parametrize(("what", "arguments"), [(what, each) for what, found in COSTS.items() for each in found])
+def test_costs_that_are_refused(what, arguments):
     with pytest.raises(OptionError, match=what):
         Cost(*arguments)
 

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import os
-import random
 import shutil
-import signal
 import subprocess
 import sys
-import tempfile
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -293,7 +287,7 @@ def test_a_spend_must_make_sense(ledger: Ledger) -> None:
     good: dict[str, Any] = {"what": "message", "fit": "f", "mechanism": "m", "source": "s"}
     for name in good:
         for bad in ("", "\x1b[31m", "x" * 1001, None, 3):
-            with pytest.raises(OptionError, match=f"'boiler': {name}"):
+            with pytest.raises(OptionError, match=f"ledger: {name}"):
                 ledger.spend(claim(0.1), **{**good, name: bad})
     with pytest.raises(OptionError, match="Cost"):
         ledger.spend(0.1, **good)  # type: ignore[arg-type]
@@ -326,11 +320,6 @@ def test_nothing_is_overwritten_and_another_units_ledger_is_refused(ledger: Ledg
         Ledger.open(link)
 
 
-def test_folders_are_made(tmp_path: Path) -> None:
-    Ledger.create(tmp_path / "a" / "b" / "boiler.ledger", "boiler", 1.0, DELTA).close()
-    Ledger.open(str(tmp_path / "a" / "b" / "boiler.ledger")).close()
-
-
 def test_a_relative_path_stays_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with Ledger.create("boiler.ledger", "boiler", 1.0, DELTA) as made:
@@ -349,26 +338,6 @@ def test_two_connections_see_each_others_spends(ledger: Ledger, path: Path) -> N
         assert not affords(other, [claim(0.3)])
         with pytest.raises(PrivacyError):
             ledger.require([claim(0.3)], "more")
-
-
-def test_threads_share_a_ledger(ledger: Ledger) -> None:
-    refused: list[int] = []
-
-    def work() -> None:
-        for _ in range(20):
-            try:
-                spend(ledger, claim(0.02))
-            except PrivacyError:
-                refused.append(1)
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [entry.id for entry in ledger.entries()] == list(range(1, 51))
-    assert len(refused) == 30
-    assert ledger.spent == pytest.approx(1.0, rel=EXACT)
 
 
 RACER = """
@@ -424,84 +393,24 @@ def test_two_processes_race_for_the_last_release_and_one_wins(tmp_path: Path) ->
 # ---- crashes
 
 SPENDER = """
-import sys, time
+import os, sys
 from counterflow.privacy.accounting import Cost
 from counterflow.privacy.ledger import Ledger
 ledger = Ledger.open(sys.argv[1])
-print("ready", flush=True)
-while True:
-    entry = ledger.spend(Cost(0, 9, epsilon=1e-6), "message", fit="f", mechanism="m", source="s")
-    print(entry.id, flush=True)  # acknowledged: now the release could leave
-    if sys.argv[2] == "once":
-        time.sleep(600)  # between the spend and the release
+print(ledger.spend(Cost(0, 9, epsilon=1e-6), "message", fit="f", mechanism="m", source="s").id, flush=True)
+os.kill(os.getpid(), 9)  # between the spend and the release
 """
 
 
-@pytest.fixture
-def spender() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    running: list[subprocess.Popen[str]] = []
-
-    def start(path: Path, how: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-c", SPENDER, str(path), how], stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
-        )
-        running.append(process)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        return process
-
-    yield start
-    for process in running:
-        process.kill()
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
-
-
-def test_a_crash_between_spend_and_release_loses_no_spend(ledger: Ledger, path: Path, spender: Any) -> None:
+def test_a_crash_between_spend_and_release_loses_no_spend(ledger: Ledger, path: Path) -> None:
     ledger.close()
     for k in (1, 2):  # a restart continues where the crash was
-        process = spender(path, "once")
-        assert process.stdout.readline() == f"{k}\n"
-        process.send_signal(signal.SIGKILL if os.name != "nt" else signal.SIGTERM)
-        process.wait()
+        command = [sys.executable, "-c", SPENDER, str(path)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT, check=False)
+        assert (done.stdout, done.returncode) == (f"{k}\n", -9)
         with Ledger.open(path) as again:
             assert [entry.id for entry in again.entries()] == list(range(1, k + 1))
             assert again.spent == pytest.approx(k * 1e-6, rel=EXACT)
-
-
-@pytest.mark.slow
-def test_a_crash_at_any_moment_leaves_a_ledger_with_every_acknowledged_spend(
-    ledger: Ledger, path: Path, spender: Any
-) -> None:
-    ledger.close()
-    rng = random.Random(4)
-    seen = 0
-    for _ in range(12):
-        process = spender(path, "forever")
-        time.sleep(rng.uniform(0.0, 0.08))
-        process.kill()
-        acknowledged = [int(line) for line in process.communicate()[0].splitlines() if line.strip()]
-        with Ledger.open(path) as again:  # verifies the chain
-            found = len(again.entries())
-            assert again.spent == pytest.approx(found * 1e-6, rel=EXACT)
-        # a line that the kill cut short may lack its last digits: it is never larger than what was written
-        assert found >= max(acknowledged, default=seen)
-        assert seen <= found <= max(len(acknowledged) + seen + 1, 1)
-        seen = found
-    assert seen > 12, "the loop never wrote"
-
-
-def test_a_closed_ledger_says_so_and_leaves_no_warning(path: Path) -> None:
-    made = Ledger.create(path, "boiler", 1.0, DELTA)
-    made.close()
-    made.close()
-    for use in (lambda: spend(made, claim(0.1)), made.entries, lambda: made.spent, lambda: affords(made, [])):
-        with pytest.raises(StorageError, match="closed"):
-            use()
-    forgotten = Ledger.open(path)
-    del forgotten
-    gc.collect()  # a ResourceWarning would be an error here
 
 
 # ---- files not to be trusted
@@ -520,7 +429,7 @@ DIGEST = "0f" * 32
 
 def reserve(ledger: Ledger, cost: Cost, release: str = DIGEST, rows: RowRange | None = None) -> Entry:
     about = {"fit": "fit 1", "mechanism": "analytic Gaussian", "source": str(Source())}
-    return ledger.reserve(cost, "message", release=release, rows=rows, **about)
+    return ledger.spend(cost, "message", release=release, rows=rows, **about)
 
 
 def test_the_same_bytes_are_charged_once_and_what_never_left_is_given_back(ledger: Ledger, path: Path) -> None:
@@ -586,9 +495,11 @@ def test_a_log_that_moves_on_is_remembered_row_by_row(ledger: Ledger, path: Path
         ("spent", {"spent": -1.0}),
         ("spent", {"cost": [0, 10, -1.0, 0.0, 0.0]}),
         ("spent", {"cost": ["much"]}),
-        ("spent", {"about": ["fit"]}),
+        ("spent", {"fit": ["fit"]}),
         ("budget", {}),
         ("released", {"release": "ab" * 32}),
+        ("spent", {"release": "ab" * 32}),
+        ("spent", {"more": 1}),
     ],
 )
 def test_a_sealed_row_that_is_no_release_is_refused(used: Path, kind: str, change: dict[str, Any]) -> None:
@@ -612,86 +523,3 @@ def test_a_budget_that_is_none_is_refused(path: Path, change: dict[str, Any]) ->
     with pytest.raises(StorageError) as refused:
         Ledger.open(path)
     assert refused.value.code == "damaged"
-
-
-@settings(max_examples=80, deadline=None)
-@given(place=st.integers(0, 2**20), value=st.integers(0, 255))
-def test_a_flipped_byte_is_never_a_traceback_and_never_more_budget(place: int, value: int) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "boiler.ledger"
-        whole = bytearray(TEMPLATE)
-        whole[place % len(whole)] = value
-        path.write_bytes(whole)
-        Path(f"{path}.head").write_bytes(HEAD)
-        try:
-            opened = Ledger.open(path)
-        except StorageError:
-            return
-        with opened:  # a byte that says nothing, such as one between the entries
-            assert (opened.epsilon, opened.delta, opened.window) == (1.0, DELTA, 1)
-            assert opened.spent == pytest.approx(0.3, rel=EXACT)
-            assert not affords(opened, [claim(0.8)])
-
-
-def _template() -> tuple[bytes, bytes]:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "boiler.ledger"
-        with Ledger.create(path, "boiler", 1.0, DELTA) as made:
-            for _ in range(3):
-                spend(made, claim(0.1))
-        return path.read_bytes(), Path(f"{path}.head").read_bytes()
-
-
-TEMPLATE, HEAD = _template()
-
-
-# ---- a commit that does not happen
-
-
-def test_a_full_disk_is_no_release(ledger: Ledger) -> None:
-    spend(ledger, claim(0.1))
-    assert isinstance(ledger._logs, SealedLogs)
-    connection = ledger._logs._connection
-    assert connection is not None
-    (pages,) = connection.execute("PRAGMA page_count").fetchone()
-    connection.execute(f"PRAGMA max_page_count = {pages}")
-    before = 1
-
-    def fill() -> None:
-        nonlocal before
-        for _ in range(200):
-            spend(ledger, claim(1e-4), "x" * 900)
-            before += 1
-
-    with pytest.raises(StorageError, match=r"boiler\.ledger' could not be written: the disk is full"):
-        fill()
-    assert len(ledger.entries()) == before
-    connection.execute("PRAGMA max_page_count = 100000")
-    assert spend(ledger, claim(0.1)).id == before + 1  # space again: it goes on
-
-
-@pytest.mark.skipif(os.name == "nt", reason="no limits on file sizes here")
-def test_a_write_that_fails_is_no_release(ledger: Ledger, path: Path) -> None:
-    ledger.close()
-    program = f"""
-import resource
-from counterflow.errors import StorageError
-from counterflow.privacy.accounting import Cost
-from counterflow.privacy.ledger import Ledger
-ledger = Ledger.open({str(path)!r})
-resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
-for k in range(1000):
-    try:
-        ledger.spend(Cost(0, 9, epsilon=1e-6), "message", fit="f", mechanism="m", source="s")
-    except StorageError as error:
-        print(k, "refused", error)
-        break
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env=ENVIRONMENT, timeout=60, check=True
-    )
-    count, verdict, told = done.stdout.split(maxsplit=2)
-    assert verdict == "refused"
-    assert str(path) in told
-    with Ledger.open(path) as again:
-        assert int(count) <= len(again.entries()) <= int(count) + 1
