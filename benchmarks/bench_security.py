@@ -25,7 +25,7 @@ import counterflow as cf
 from counterflow.caveats import from_text
 from counterflow.exchange.compression import sufficient_message
 from counterflow.exchange.rows import privatised
-from counterflow.federation import Audit, Description, Guard, Job, Policy, UnitData
+from counterflow.federation import Audit, Guard, Job, Policy, UnitData
 from counterflow.federation.audit import FILE
 from counterflow.federation.reconciliation import compare
 from counterflow.plant import Channel
@@ -69,7 +69,7 @@ def budget_under(lie: str, jobs: int) -> str:
                 job = Job(f"j{k}", "sufficient", inputs, seed=k, privacy=privacy)
                 sent, release = privatised(message, model, privacy)
                 try:
-                    watchman = Guard(job, Description.of(own), policy, audit)
+                    watchman = Guard(job, own, policy, audit)
                     watchman.leave(watchman.outgoing(encode(sent), release))
                 except cf.CounterflowError:
                     refused += 1

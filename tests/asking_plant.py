@@ -17,7 +17,6 @@ import counterflow as cf
 from counterflow.exchange.task import UnitData
 from counterflow.federation.asking import RemoteServer
 from counterflow.federation.audit import FILE, SITE, Audit
-from counterflow.federation.description import Description
 from counterflow.federation.desk import PlantDesk
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
@@ -70,7 +69,7 @@ class Asking:
 
     def plant(self) -> PlantDesk:
         def renewed() -> Guard:
-            return Guard(own, Description.of(self.asker), Policy.read(self.policy_file), self.audits[1])
+            return Guard(own, self.asker, Policy.read(self.policy_file), self.audits[1])
 
         own = self.standing.part_for(self.unit)
         return PlantDesk(self.box, own, renewed, self.policy_file)

@@ -16,7 +16,6 @@ from counterflow.exchange.task import UnitData
 from counterflow.federation import audit as audits
 from counterflow.federation.audit import Audit
 from counterflow.federation.coordinator_session import CoordinatorSession
-from counterflow.federation.description import Description
 from counterflow.federation.engine import DEADLINE, Progress
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
@@ -65,7 +64,7 @@ class Federation:
             job = Job.from_text(self.job.part_for(unit).to_text())
             audit = Audit(home / audits.FILE)
             try:
-                guard = Guard(job, Description.of(own), self.policies[unit], audit)
+                guard = Guard(job, own, self.policies[unit], audit)
                 session = PlantSession(home / job.id, guard, own)
             except BaseException:
                 audit.close()

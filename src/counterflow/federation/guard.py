@@ -1,33 +1,45 @@
 """The guard of a plant: nothing leaves it and nothing enters it unchecked, and all that leaves is written down.
 
 Every outgoing message is checked as bytes, against the protocol, against what the plant knows of itself, against its
-policy and what it costs (``charging``), in that order, and approved. Then its session writes it to the disk, and only
-then does it leave: its cost is reserved in the ledger by the digest of these bytes, that they leave is audited, the
-charge is final. After a crash between any two of these steps the same bytes are found on the disk, and the steps that
-are missing are taken; none is taken twice. What nobody has to write down before, as a question or the answer to a
-trial, is approved and leaves in one step.
+policy and what it costs, in that order, and approved. Then its session writes it to the disk, and only then does it
+leave: its cost is reserved in the ledger by the digest of these bytes, that they leave is audited, the charge is final.
+After a crash between any two of these steps the same bytes are found on the disk, and the steps that are missing are
+taken; none is taken twice. What nobody has to write down before, as a question or the answer to a trial, is approved
+and leaves in one step.
+
+Which rows a release is of, and what they have cost before, the plant knows of itself; what a job says of them does not
+count.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import NamedTuple, NoReturn
+from datetime import timedelta
+from typing import Any, NamedTuple, NoReturn
 
 from counterflow.errors import CounterflowError, PrivacyError, ProtocolError
+from counterflow.exchange.method import Charge
+from counterflow.exchange.privacy import unit_ledger
 from counterflow.exchange.registry import method_of
+from counterflow.exchange.task import UnitData
 from counterflow.federation.audit import Audit
-from counterflow.federation.charging import Charging
-from counterflow.federation.description import Description
 from counterflow.federation.job import QUESTIONS, Job
 from counterflow.federation.job_gate import check_job
-from counterflow.federation.policy import SENT_BY_SERVERS, SENT_BY_UNITS, Policy
-from counterflow.protocol import Message, PerturbedStates, Reaction, Trial, decode, encode
+from counterflow.federation.messages import ASKING, check_reaction, check_shapes, sent_by_server, sent_by_units
+from counterflow.federation.policy import Policy
+from counterflow.federation.reconciliation import reconcile
+from counterflow.plant import LocalModel
+from counterflow.privacy import Ledger, RowRange
+from counterflow.privacy.ledger import RELEASED
+from counterflow.protocol import Message, Reaction, Trial, decode, encode
 from counterflow.protocol.codec import SIZE_LIMIT
 
 MOST_REFUSALS = 1000  # that are written down for one job: a hostile coordinator must not fill the disk
 COORDINATOR = "coordinator"
+DAY = timedelta(days=1)
 
 
 class Answered(NamedTuple):
@@ -43,7 +55,7 @@ class Guard:
     Parameters
     ----------
     job : as the coordinator has sent it.
-    description : what this plant knows of itself.
+    own : what this plant brings to it.
     policy : what it lets out.
     audit : where all that leaves is written down.
 
@@ -53,31 +65,28 @@ class Guard:
         The job is not one that this plant takes part in. The refusal is audited.
     """
 
-    def __init__(self, job: Job, description: Description, policy: Policy, audit: Audit) -> None:
-        self.job, self.description, self.policy, self.audit = job, description, policy, audit
-        self._refusals = 0
+    def __init__(self, job: Job, own: UnitData, policy: Policy, audit: Audit) -> None:
+        self.job, self.own, self.policy, self.audit = job, own, policy, audit
+        self.unit, self._refusals = own.unit.name, 0
         try:
-            check_job(job, description, policy)
+            check_job(job, own, policy)
         except CounterflowError as error:
             self.refuse("job", job.to_text().encode(), error)
-        self._charging = Charging(job, description, policy, audit)
-        self._rounds = None if job.method == QUESTIONS else method_of(job).rounds(job)
-        self._sent = SENT_BY_UNITS[job.method]
+        self._method = None if job.method == QUESTIONS else method_of(job)
+        privacy = None if job.privacy is None else replace(job.privacy, start=None)
+        self._claimed = replace(job, privacy=privacy)  # without what it says of rows
+        self._rows = RowRange.timed(own.y, own.begins, own.dt)
+        self._sent = sent_by_units(job)
         if policy.kinds is not None:
             self._sent &= policy.kinds
         if not policy.answers:
-            self._sent -= {"Openings", "Change", "Ask"}
+            self._sent -= ASKING
         if not policy.react:
             self._sent -= {"Reaction"}
 
     def closed(self) -> Guard:
         """The same with a policy that lets out no question and no answer, for one that cannot be read any more."""
-        strict = replace(self.policy, ask={}, answers=False, react=False)
-        return Guard(self.job, self.description, strict, self.audit)
-
-    @property
-    def unit(self) -> str:
-        return self.description.unit
+        return Guard(self.job, self.own, replace(self.policy, ask={}, answers=False, react=False), self.audit)
 
     # ---- messages
 
@@ -89,14 +98,14 @@ class Guard:
         digest = self._digest(data)
         try:
             message = self._decoded(data, SIZE_LIMIT)
-            if type(message).__name__ not in SENT_BY_SERVERS[self.job.method]:
+            if type(message).__name__ not in sent_by_server(self.job):
                 raise ProtocolError(
                     f"unit {self.unit!r}: a server does not send {type(message).__name__} in {self.job.label} "
                     f"(method {self.job.method!r}); end the job, and ask the coordinator what that was"
                 )
-            self._check_shapes(message)
+            check_shapes(message, self.job, self.own)
             if isinstance(message, Trial):
-                self._check_trial(message, digest)
+                self._require_trials_left(answered=self.audit.has_answered(digest, self.job.id))
         except CounterflowError as error:
             self.refuse("incoming", data, error)
         return message
@@ -121,19 +130,16 @@ class Guard:
         """The same in one step, of bytes that need not be on the disk. ``release``: of an answer to a trial, what it
         was made of (``Answered``).
         """
-        if self.has_left(data):
-            return data
-        message = self._checked(data, release)
-        return self._let_out(data, message)
+        return data if self.has_left(data) else self._let_out(data, self._checked(data, release))
 
     def _let_out(self, data: bytes, message: Message) -> bytes:
         """The one place where something leaves: it is counted, charged and audited, once."""
-        digest = self._digest(data)
         about = {"trial": message.trial} if isinstance(message, Reaction) else {}
         try:
-            with self._charging.paying(message, digest) as paid, self.audit.turn():
+            with self._paying(message, self._digest(data)) as paid, self.audit.turn():
                 if not self.has_left(data):
-                    self._charging.count(message)
+                    if isinstance(message, Reaction):
+                        self._require_trials_left()
                     self._write("left", data, kind=type(message).__name__, **about, **paid)
         except PrivacyError as error:
             self.refuse("outgoing", data, error)
@@ -146,6 +152,17 @@ class Guard:
     def has_left(self, data: bytes) -> bool:
         """Whether these very bytes have been let out under this job."""
         return self.audit.has_left(self._digest(data), self.job.id)
+
+    def refuse(self, direction: str, data: bytes, error: CounterflowError) -> NoReturn:
+        """Write down that a message was refused, and raise why."""
+        self._refusals += 1
+        if self._refusals <= MOST_REFUSALS:
+            last = " (no further refusals of this job are written down)" if self._refusals == MOST_REFUSALS else ""
+            self.audit.write(
+                "refused", job=self.job.id, unit=self.unit, direction=direction, bytes=len(data),
+                sha256=self._digest(data), reason=f"{error}"[:2000] + last,
+            )  # fmt: skip
+        raise error
 
     def _write(self, event: str, data: bytes, **fields: object) -> None:
         about = {"job": self.job.id, "unit": self.unit, "bytes": len(data), "sha256": self._digest(data)}
@@ -167,66 +184,102 @@ class Guard:
             )
         return message
 
-    def _check_shapes(self, message: Message) -> None:
-        uses_inputs = self.job.method == QUESTIONS or method_of(self.job).uses_inputs(self.job)
-        self.description.check(message, self._rounds, uses_inputs)
+    def _checked(self, data: bytes, release: object | None) -> Message:
+        """An outgoing message that agrees with protocol, plant, policy and budget; refused otherwise."""
+        try:
+            message = self._decoded(data, self.policy.largest_bytes)
+            if type(message).__name__ not in self._sent:
+                raise ProtocolError(
+                    f"unit {self.unit!r}: {type(message).__name__} may not leave under {self.job.label} (method "
+                    f"{self.job.method!r}): by method and policy, {', '.join(sorted(self._sent)) or 'nothing'} may "
+                    "(leave.kinds)",
+                    code="leave.kinds",
+                )
+            check_shapes(message, self.job, self.own)
+            if isinstance(message, Reaction):
+                if not isinstance(release, Answered) or message.trial != self._digest(release.trial):
+                    raise ProtocolError(f"unit {self.unit!r}: this is no answer to the trial that came")
+                trial = decode(release.trial)
+                assert isinstance(trial, Trial)
+                check_reaction(message, trial, release.moves, self.own)
+            if self._method is not None and self.job.privacy is not None:
+                self._method.check_noise(self.job, len(self.own.y), message, release)
+            self._require_budget(message)
+        except CounterflowError as error:
+            self.refuse("outgoing", data, error)
+        return message
 
-    def _check_trial(self, trial: Trial, digest: str) -> None:
+    # ---- what it costs
+
+    def _require_trials_left(self, answered: bool = False) -> None:
+        """Refuse a trial if the policy lets no controller answer, or, if it is not ``answered``, no more within a day.
+
+        What answers to trials give away is bounded here and nowhere else. In one turn of the audit log with the record
+        that an answer leaves, none is missed.
+        """
+        most = self.policy.trials_per_day
         if not self.policy.react:
             raise PrivacyError(
                 f"unit {self.unit!r}: the policy does not let its controllers answer (controllers.react)",
                 code="controllers.react",
             )
-        if not self.audit.has_answered(digest, self.job.id):
-            self._charging.count(trial)
-
-    def _checked(self, data: bytes, release: object | None) -> Message:
-        """An outgoing message that agrees with protocol, description, policy and budget; refused otherwise."""
-        try:
-            message = self._decoded(data, self.policy.largest_bytes)
-            self._check_kind(type(message).__name__)
-            self._check_shapes(message)
-            if isinstance(message, Reaction):
-                self._check_answer(message, release)
-            if self.job.privacy is not None:
-                method_of(self.job).check_noise(self.job, self.description.rows, message, release)
-            elif isinstance(message, PerturbedStates):
-                raise ProtocolError(
-                    f"unit {self.unit!r}: {type(message).__name__} belongs to a private job, {self.job.label} is none"
-                )
-            self._charging.require(message)
-        except CounterflowError as error:
-            self.refuse("outgoing", data, error)
-        return message
-
-    def _check_kind(self, kind: str) -> None:
-        if kind not in self._sent:
-            raise ProtocolError(
-                f"unit {self.unit!r}: {kind} may not leave under {self.job.label} (method {self.job.method!r}): by "
-                f"method and policy, {', '.join(sorted(self._sent)) or 'nothing'} may (leave.kinds)",
-                code="leave.kinds",
-            )
-        if self.job.method != QUESTIONS and kind not in method_of(self.job).sends:
-            raise ProtocolError(
-                f"unit {self.unit!r}: {kind} does not go with a job whose units have "
-                f"{'no models' if self.job.from_logs else 'models'}"
+        if not answered and self.audit.left_since("Reaction", DAY) >= most:
+            raise PrivacyError(
+                f"unit {self.unit!r}: its controllers have answered {most} trials within a day, which is as many as "
+                "the policy allows (controllers.trials_per_day)",
+                code="controllers.trials_per_day",
             )
 
-    def _check_answer(self, said: Reaction, made: object | None) -> None:
-        """It holds what controllers would move, within the channels' limits, and of all others what the trial says."""
-        if not isinstance(made, Answered) or said.trial != self._digest(made.trial):
-            raise ProtocolError(f"unit {self.unit!r}: this is no answer to the trial that came")
-        asked = decode(made.trial)
-        assert isinstance(asked, Trial)
-        self.description.check_reaction(asked, said, made.moves)
+    def _require_budget(self, message: Message) -> None:
+        """Refuse what the budget cannot pay for; before the first message, see that it can pay for all of them."""
+        if self._method is None or self.job.privacy is None:
+            return
+        if getattr(message, "round", 0):
+            charge = self._charge(message)
+            charges = [] if charge is None else [charge]
+        else:
+            charges = self._method.charges(self._claimed, self._model, len(self.own.y))
+        if charges:
+            with self._ledger() as ledger:
+                ledger.require([each.cost for each in charges], f"job {self.job.id}", self._rows)
 
-    def refuse(self, direction: str, data: bytes, error: CounterflowError) -> NoReturn:
-        """Write down that a message was refused, and raise why."""
-        self._refusals += 1
-        if self._refusals <= MOST_REFUSALS:
-            last = " (no further refusals of this job are written down)" if self._refusals == MOST_REFUSALS else ""
-            self.audit.write(
-                "refused", job=self.job.id, unit=self.unit, direction=direction, bytes=len(data),
-                sha256=self._digest(data), reason=f"{error}"[:2000] + last,
+    @contextmanager
+    def _paying(self, message: Message, digest: str) -> Iterator[dict[str, Any]]:
+        """Charge these bytes once; inside, what is to be written down of it. The charge is final when that stands.
+
+        After a crash in between the charge is found open, and settled by what the audit log says (``reconciliation``).
+        """
+        charge = self._charge(message)
+        if charge is None or self._method is None or self.job.privacy is None:  # it holds nothing that is private
+            yield {}
+            return
+        label = f"job {self.job.id}"
+        with self._ledger() as ledger:
+            entry = ledger.spend(
+                charge.cost, charge.what, fit=label, mechanism=self._method.mechanism,
+                source=str(self.job.privacy.source), rows=self._rows, release=digest,
             )  # fmt: skip
-        raise error
+            yield {"ledger_entry": entry.id, "mark": list(ledger.mark)}
+            ledger.settle(digest, RELEASED, f"left under {label}")
+
+    def _charge(self, message: Message) -> Charge | None:
+        """What a message costs, whatever the job says of rows; None if it holds nothing that is to be private."""
+        if self._method is None or self.job.privacy is None:
+            return None
+        return self._method.charge(self._claimed, self._model, len(self.own.y), message)
+
+    @property
+    def _model(self) -> LocalModel | None:
+        if self.own.model is None and not self.job.from_logs:
+            raise PrivacyError(f"unit {self.unit!r}: without its model, what it releases cannot be accounted for")
+        return self.own.model
+
+    def _ledger(self) -> Ledger:
+        assert self.job.privacy is not None
+        ledger = unit_ledger(replace(self.job.privacy, ledger=self.policy.ledger), self.unit)
+        try:
+            reconcile(self.audit, ledger)
+        except BaseException:
+            ledger.close()
+            raise
+        return ledger

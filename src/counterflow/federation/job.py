@@ -74,61 +74,41 @@ class Job(Task):
     begins: str = ""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.id, str) or not _ID.fullmatch(self.id):
-            raise OptionError(
-                f"job: id must be 1 to 64 letters, digits, dots, dashes or underscores, and begin with a letter or "
-                f"digit, got {self.id!r:.80}"
-            )
-        if self.method not in METHODS:
-            raise OptionError(f"{self.label}: method must be one of {', '.join(METHODS)}, got {self.method!r:.80}")
-        if not isinstance(self.inputs, Mapping) or not 1 <= len(self.inputs) <= MOST_UNITS:
-            raise OptionError(f"{self.label}: inputs must be {{unit: its channels}} of 1 to {MOST_UNITS} units")
-        units = [_unit(self.label, name, channels) for name, channels in self.inputs.items()]
-        object.__setattr__(self, "inputs", MappingProxyType({unit.name: unit.inputs for unit in units}))
-        if type(self.seed) is not int or not 0 <= self.seed < 2**53:
-            raise OptionError(f"{self.label}: seed must be a whole number of at least 0, got {self.seed!r:.80}")
-        good = isinstance(self.dt, (int, float)) and not isinstance(self.dt, bool) and 0 < self.dt < math.inf
-        if not good:
-            raise OptionError(f"{self.label}: dt must be a finite number above 0, got {self.dt!r:.80}")
-        object.__setattr__(self, "dt", float(self.dt))
-        if not isinstance(self.from_logs, bool):
-            raise OptionError(f"{self.label}: from_logs must be true or false, got {self.from_logs!r:.80}")
         if not self.created:
             object.__setattr__(self, "created", datetime.now(UTC).isoformat(timespec="microseconds"))
-        if not _is_time(self.created):
-            raise OptionError(
-                f"{self.label}: created must be a time in ISO 8601 with its zone, got {self.created!r:.80}"
-            )
+        number = isinstance(self.dt, int | float) and not isinstance(self.dt, bool)
+        inputs = isinstance(self.inputs, Mapping) and 1 <= len(self.inputs) <= MOST_UNITS
+        rules = {
+            "id": (_is_id(self.id), "1 to 64 letters, digits, dots, dashes or underscores, after a letter or digit"),
+            "method": (self.method in METHODS, f"one of {', '.join(METHODS)}"),
+            "inputs": (inputs, f"{{unit: its channels}} of 1 to {MOST_UNITS} units"),
+            "options": (isinstance(self.options, Mapping), "a table"),
+            "seed": (type(self.seed) is int and 0 <= self.seed < 2**53, "a whole number of at least 0"),
+            "privacy": (isinstance(self.privacy, Privacy | None), "a Privacy, or None"),
+            "dt": (number and 0 < self.dt < math.inf, "a finite number above 0"),
+            "from_logs": (isinstance(self.from_logs, bool), "true or false"),
+            "created": (_is_time(self.created), "a time in ISO 8601 with its zone"),
+        }
+        for name, (holds, wanted) in rules.items():
+            if not holds:
+                whose = "job" if name == "id" else self.label
+                raise OptionError(f"{whose}: {name} must be {wanted}, got {getattr(self, name)!r:.80}")
         checked(self.begins, f"{self.label}: begins, the time of the first row,", 60, OptionError)
-        self._check_options()
-
-    @property
-    def label(self) -> str:
-        return f"job {self.id!r}"
-
-    @property
-    def order(self) -> tuple[datetime, str]:
-        """By which the later one of two jobs is told."""
-        return datetime.fromisoformat(self.created), self.id
-
-    def _check_options(self) -> None:
-        if not isinstance(self.options, Mapping):
-            raise OptionError(f"{self.label}: options must be a table, got {type(self.options).__name__}")
+        units = [_unit(self.label, name, channels) for name, channels in self.inputs.items()]
+        object.__setattr__(self, "inputs", MappingProxyType({unit.name: unit.inputs for unit in units}))
+        object.__setattr__(self, "dt", float(self.dt))
         for name, value in self.options.items():
             checked(name, f"{self.label}: the name of an option", error=OptionError)
             _plain(f"{self.label}: option {name!r}", value)
         object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
         if self.method == QUESTIONS:
-            of = self.options.get("of")
-            if set(self.options) != {"of"} or not isinstance(of, str) or not _ID.fullmatch(of):
+            if set(self.options) != {"of"} or not _is_id(self.options["of"]):
                 raise OptionError(f"{self.label}: questions have one option, 'of': the job whose fit is asked about")
             if self.privacy is not None or self.from_logs:
                 raise OptionError(f"{self.label}: questions have no privacy and no from_logs")
             return
         if self.options.get("compress"):
             raise OptionError(f"{self.label}: option 'compress' pools the units' data, so it is for one process")
-        if self.privacy is not None and not isinstance(self.privacy, Privacy):
-            raise OptionError(f"{self.label}: privacy must be a Privacy, got {type(self.privacy).__name__}")
         if self.privacy is not None and self.privacy.ledger is not None:
             raise OptionError(f"{self.label}: where a ledger lies is each unit's own affair; leave 'ledger' out")
         if self.privacy is not None and self.privacy.release is None and not self.from_logs:
@@ -140,6 +120,15 @@ class Job(Task):
             method_of(self).check(self)
         except ModelError as error:
             raise OptionError(str(error)) from error
+
+    @property
+    def label(self) -> str:
+        return f"job {self.id!r}"
+
+    @property
+    def order(self) -> tuple[datetime, str]:
+        """By which the later one of two jobs is told."""
+        return datetime.fromisoformat(self.created), self.id
 
     def part_for(self, unit: str) -> Job:
         """What one plant needs of it, and no more: of other units the names; of options by unit, its own.
@@ -214,7 +203,10 @@ class Job(Task):
             unit = _table("job: a unit", entry, ("name", "inputs"))
             if not isinstance(unit["name"], str) or unit["name"] in inputs or not isinstance(unit["inputs"], list):
                 raise OptionError(f"job: unit {unit['name']!r:.80} is named twice, or is no unit")
-            inputs[unit["name"]] = [_channel(entry) for entry in unit["inputs"]]
+            try:
+                inputs[unit["name"]] = [Channel.from_json(entry) for entry in unit["inputs"]]
+            except CounterflowError as error:
+                raise OptionError(f"job: {error}") from error
         privacy = None
         if table["privacy"] is not None:
             settings = _table("job: privacy", table["privacy"], _PRIVACY)
@@ -266,11 +258,8 @@ def _plain(label: str, value: object) -> None:
         checked(value, label, error=OptionError)
 
 
-def _channel(found: object) -> Channel:
-    try:
-        return Channel.from_json(found)
-    except CounterflowError as error:
-        raise OptionError(f"job: {error}") from error
+def _is_id(value: object) -> bool:
+    return isinstance(value, str) and _ID.fullmatch(value) is not None
 
 
 def _is_time(value: object) -> bool:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
 from counterflow.errors import CounterflowError, OptionError, PrivacyError, ProtocolError, StorageError
 from counterflow.exchange.registry import method_of
+from counterflow.exchange.task import UnitData
 from counterflow.federation.audit import Audit
-from counterflow.federation.description import Description
 from counterflow.federation.job import QUESTIONS, Job
 from counterflow.federation.policy import Policy
+from counterflow.federation.refusal import Refusal
 from counterflow.files import make_folder, write_whole
 
 HOUR = 3600.0
@@ -27,80 +28,60 @@ OPENED, APPROVED = "opened", "owner-approved"  # events of the audit log
 _RATE = "leave.jobs_per_hour"
 
 
-def check_job(job: Job, own: Description, policy: Policy) -> None:
+def check_job(job: Job, own: UnitData, policy: Policy) -> None:
     """Refuse a job that is not one that this plant takes part in."""
-    if policy.unit != own.unit:
-        raise ProtocolError(f"unit {own.unit!r}: its policy is that of unit {policy.unit!r}: give the right file")
-    if own.unit not in job.units:
-        raise ProtocolError(f"unit {own.unit!r} takes no part in {job.label}: its units are {', '.join(job.units)}")
-    if job.input_names(own.unit) != own.inputs:
+    unit, inputs = own.unit.name, own.unit.input_names
+    if policy.unit != unit:
+        raise ProtocolError(f"unit {unit!r}: its policy is that of unit {policy.unit!r}: give the right file")
+    if unit not in job.units:
+        raise ProtocolError(f"unit {unit!r} takes no part in {job.label}: its units are {', '.join(job.units)}")
+    if job.input_names(unit) != inputs:
         raise ProtocolError(
-            f"unit {own.unit!r}: {job.label} says that its inputs are {', '.join(job.input_names(own.unit))}; they "
-            f"are {', '.join(own.inputs)}: the coordinator must name them alike and in this order",
+            f"unit {unit!r}: {job.label} says that its inputs are {', '.join(job.input_names(unit))}; they are "
+            f"{', '.join(inputs)}: the coordinator must name them alike and in this order",
             code="inputs",
         )
     if job.begins and own.begins != job.begins:
         raise ProtocolError(
-            f"unit {own.unit!r}: {job.label} is about logs whose first row is of {job.begins}; this one's is of "
+            f"unit {unit!r}: {job.label} is about logs whose first row is of {job.begins}; this one's is of "
             f"{own.begins or 'no time that is known'}: bring a log of that period (join --log), or ask the "
             "coordinator to fit with --begins",
             code="begins",
         )
     if job.method == QUESTIONS:
         return  # a plant that puts no questions says in such a job who may ask about it
-    for code, text, remedy in (*_of_leaving(job, own, policy), *_of_privacy(job, policy)):
-        raise PrivacyError(f"unit {own.unit!r}: {job.label} {text} ({code}): {remedy}", code=code)
+    code = next((code for code, broken in _rules(job, own, policy).items() if broken), None)
+    if code is not None:
+        raise PrivacyError(Refusal.by_policy(code, policy.lines).sentence(unit, job), code=code)
     if job.privacy is not None and job.privacy.models != "excluded":
         raise PrivacyError(
-            f"unit {own.unit!r}: {job.label} says what this plant's model has cost its budget; that is not for a job "
-            "to say: ask the coordinator to leave 'models' out"
+            f"unit {unit!r}: {job.label} says what this plant's model has cost its budget; that is not for a job to "
+            "say: ask the coordinator to leave 'models' out"
         )
 
 
-Objections = Iterator[tuple[str, str, str]]  # line of the policy, what is against it, and what would change that
-_CHANGE = "or change the policy"
-
-
-def _of_leaving(job: Job, own: Description, policy: Policy) -> Objections:
-    if job.method not in policy.methods:
-        text = f"has method {job.method!r}; the policy allows {', '.join(policy.methods) or 'none'}"
-        yield "leave.methods", text, f"ask for another one, {_CHANGE}"
-    elif "Basis" in method_of(job).hears and not policy.inputs_shown:
-        text = "shows other plants signals that are made of this one's inputs; the policy does not allow it"
-        yield "leave.inputs_shown", text, f"ask the coordinator for release='rows', {_CHANGE}"
-    if own.rows > policy.largest_rows:
-        text = f"is about a log of {own.rows} rows, the policy lets out {policy.largest_rows} at most"
-        yield "leave.largest_rows", text, f"bring fewer rows, {_CHANGE}"
-
-
-def _of_privacy(job: Job, policy: Policy) -> Objections:
-    privacy, ask = job.privacy, "ask the coordinator for another one"
+def _rules(job: Job, own: UnitData, policy: Policy) -> dict[str, bool]:
+    """By the code of every rule of the policy, whether a job breaks it; what that means say ``refusal.REASONS``."""
+    privacy = job.privacy
+    rules = {
+        "leave.methods": job.method not in policy.methods,
+        "leave.inputs_shown": "Basis" in method_of(job).hears and not policy.inputs_shown,
+        "leave.largest_rows": len(own.y) > policy.largest_rows,
+    }
     if privacy is None:
-        if policy.demanded:
-            text = "asks for messages without noise; the policy demands privacy"
-            yield "privacy.demanded", text, f"start a job with privacy, {_CHANGE}"
-        return
-    if policy.ledger is None:
-        text = "is private, and the policy names no ledger"
-        yield "privacy.ledger", text, "make one with counterflow privacy open, and name its folder"
-    if job.options.get("reacting", "refused") != "refused" and not policy.reacting_inputs:
-        text = "would let inputs leave that react to measurements, and carry them; the policy does not allow it"
-        yield "privacy.reacting_inputs", text, f"ask the coordinator to leave 'reacting' out, {_CHANGE}"
-    if not policy.demanded:
-        return
-    for name in ("epsilon", "delta"):
-        asked, most = getattr(privacy, name), getattr(policy, name)
-        if asked > most:
-            yield f"privacy.{name}", f"asks for {name}={asked:g}, the policy allows {most:g}", f"{ask}, {_CHANGE}"
-    if privacy.window < policy.window:
-        text = f"protects {privacy.window} consecutive measurements, the policy demands {policy.window}"
-        yield "privacy.window", text, f"{ask}, {_CHANGE}"
-    if privacy.accounting != "rigorous" and not policy.published:
-        text = "has the paper's accounting, which has gaps; the policy demands a rigorous one"
-        yield "privacy.published", text, f"{ask}, {_CHANGE}"
-    if privacy.seed is not None and not policy.simulation:
-        text = "has noise from a seed, which protects nothing; the policy demands noise of the operating system"
-        yield "privacy.simulation", text, f"{ask}, {_CHANGE}"
+        return rules | {"privacy.demanded": policy.demanded}
+    rules |= {
+        "privacy.ledger": policy.ledger is None,
+        "privacy.reacting_inputs": job.options.get("reacting", "refused") != "refused" and not policy.reacting_inputs,
+    }
+    demanded = {
+        "privacy.epsilon": privacy.epsilon > policy.epsilon,
+        "privacy.delta": privacy.delta > policy.delta,
+        "privacy.window": privacy.window < policy.window,
+        "privacy.published": privacy.accounting != "rigorous" and not policy.published,
+        "privacy.simulation": privacy.seed is not None and not policy.simulation,
+    }
+    return rules | demanded if policy.demanded else rules
 
 
 class TooMany(PrivacyError):
@@ -108,9 +89,9 @@ class TooMany(PrivacyError):
 
     code = _RATE
 
-    def __init__(self, text: str, seconds: float) -> None:
+    def __init__(self, text: str, seconds: int) -> None:
         super().__init__(text)
-        self.seconds = int(seconds) + 1
+        self.seconds = seconds
 
 
 def digest_of(job: Job) -> str:
@@ -137,11 +118,8 @@ def count(job: Job, policy: Policy, audit: Audit, clock: Callable[[], float] = t
         if len(came) < policy.jobs_per_hour:
             audit.write(OPENED, job=job.id, unit=policy.unit, method=job.method, sha256=digest)
             return
-    error = TooMany(
-        f"unit {policy.unit!r}: {job.label} is one too many: the policy takes {policy.jobs_per_hour} new jobs an hour "
-        "(leave.jobs_per_hour)",
-        min(came.values()) + HOUR - now,
-    )
+    seconds = int(min(came.values()) + HOUR - now) + 1
+    error = TooMany(Refusal.by_policy(_RATE, policy.lines, seconds).sentence(policy.unit, job), seconds)
     if not refused:
         audit.write("refused", job=job.id, unit=policy.unit, direction="job", code=error.code, reason=str(error))
     raise error
@@ -159,11 +137,8 @@ def require_approval(job: Job, policy: Policy, audit: Audit, home: Path) -> None
     for old in sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime)[: -MOST_WAITING + 1]:
         old.unlink(missing_ok=True)
     write_whole(folder / f"{job.id}-{digest[:12]}.json", job.to_text().encode(), durable=True)
-    raise PrivacyError(
-        f"unit {policy.unit!r}: {job.label} waits for its owner (privacy.approval): counterflow federation approve-job "
-        f"{home} {job.id}",
-        code="privacy.approval",
-    )
+    refusal = Refusal.by_policy("privacy.approval", policy.lines)
+    raise PrivacyError(refusal.sentence(policy.unit, job), code=refusal.code)
 
 
 def waiting(home: Path) -> dict[str, Job]:

@@ -43,59 +43,85 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any
 
-from counterflow.errors import OptionError, ProtocolError, StorageError
-from counterflow.exchange.registry import FEDERATED, FROM_LOGS
-from counterflow.federation.job import FITS, QUESTIONS, Job
+from counterflow.errors import OptionError, StorageError
+from counterflow.federation.job import FITS
+from counterflow.federation.messages import SENT
 from counterflow.printable import flaw
-from counterflow.protocol import Message, decode
 from counterflow.protocol.codec import SIZE_LIMIT
 
 LARGEST_FILE = 1 << 20
 ALL = "*"
 APPROVALS = ("none", "each")
-# what a unit sends and what a server sends, by method
-_METHODS = {
-    name: {
-        method,
-        FROM_LOGS.get(name, method),
-        *([FEDERATED["moments"], FROM_LOGS["moments"]] if name == "sufficient" else []),  # where it is private
-    }
-    for name, method in FEDERATED.items()
-}
-SENT_BY_UNITS: Mapping[str, frozenset[str]] = MappingProxyType(
-    {QUESTIONS: frozenset({"Terms", "Openings", "Change", "Ask", "Reaction"})}
-    | {name: frozenset().union(*(method.sends for method in both)) for name, both in _METHODS.items()}
-)
-SENT_BY_SERVERS: Mapping[str, frozenset[str]] = MappingProxyType(
-    {QUESTIONS: frozenset({"Answer", "Refused", "Terms", "Openings", "Trial"})}
-    | {name: frozenset().union(*(method.hears for method in both)) for name, both in _METHODS.items()}
-)
 _HEADER = re.compile(r"\s*\[\s*([A-Za-z0-9_-]+)\s*\]")
 _KEY = re.compile(r"""\s*("[^"]*"|'[^']*'|[A-Za-z0-9_-]+)\s*=""")
-_TABLES: Mapping[str, tuple[str, ...]] = {  # keys that are called as the fields are
-    "leave": ("methods", "kinds", "largest_rows", "largest_bytes", "jobs_per_hour", "inputs_shown"),
-    "privacy": (
-        "demanded", "epsilon", "delta", "window", "ledger", "published", "simulation", "reacting_inputs", "approval",
-    ),
-    "controllers": ("react", "trials_per_day"),
-}  # fmt: skip
 
 
-def spoken(unit: str, data: bytes, job: Job, limit: int) -> Message:
-    """A message of the unit that has authenticated itself as ``unit``, if it is one that a unit may send in a job."""
-    message = decode(data, limit)
-    if message.unit != unit:
-        raise ProtocolError(
-            f"server: {job.label}: unit {unit!r} speaks as {message.unit[:100]!r}; a plant speaks for itself only"
-        )
-    kind = type(message).__name__
-    if kind not in SENT_BY_UNITS[job.method]:
-        raise ProtocolError(f"server: {job.label}: a unit does not send {kind}, got it of {unit!r}")
-    return message
+def _truth(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"must be true or false, got {value!r:.40}")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value or flaw(value, 4096):
+        raise ValueError(f"must be text, got {value!r:.40}")
+    return value
+
+
+def _count(value: Any, most: int = 1 << 40) -> int:
+    if type(value) is not int or not 1 <= value <= most:
+        raise ValueError(f"must be a whole number from 1 to {most}, got {value!r:.40}")
+    return value
+
+
+def _number(value: Any, below: float = math.inf) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < below:
+        raise ValueError(f"must be a finite number above 0{', below 1' * (below == 1)}, got {value!r:.40}")
+    return float(value)
+
+
+def _names(value: Any, known: Iterable[str] | None = None) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or not all(map(_is_name, value)):
+        raise ValueError(f"must be a list of names, got {value!r:.40}")
+    for name in value:
+        if known is not None and name not in known:
+            raise ValueError(f"{name!r:.40} is unknown; there are {', '.join(known)}")
+    return tuple(value)
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and bool(value) and not flaw(value, 100)
+
+
+# how the values of each table are read; keys are called as the fields of ``Policy``
+_READERS: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
+    "leave": {
+        "methods": partial(_names, known=FITS),
+        "kinds": lambda value: frozenset(_names(value, sorted(SENT))),
+        "largest_rows": _count,
+        "largest_bytes": partial(_count, most=SIZE_LIMIT),
+        "jobs_per_hour": _count,
+        "inputs_shown": _truth,
+    },
+    "privacy": {
+        "demanded": _truth,
+        "epsilon": _number,
+        "delta": partial(_number, below=1.0),
+        "window": _count,
+        "ledger": lambda value: Path(_text(value)),
+        "published": _truth,
+        "simulation": _truth,
+        "reacting_inputs": _truth,
+        "approval": lambda value: _names([value], APPROVALS)[0],
+    },
+    "controllers": {"react": _truth, "trials_per_day": _count},
+    "answers": {"allowed": _truth},
+}
 
 
 @dataclass(frozen=True)
@@ -155,7 +181,34 @@ class Policy:
         >>> print(policy.may_ask("turbine", "boiler", ["valve", "fuel"]))
         unit 'boiler' does not let 'turbine' ask about its input 'fuel': ... turbine = ["valve", "fuel"] below [ask] ...
         """
-        return _Reader(text, place).policy()
+        lines = _lines(text)
+        at: tuple[str, ...] = ("unit",)
+        try:
+            contents = tomllib.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise OptionError(f"{place}: not TOML: {error}.", code="policy") from error
+        try:
+            values: dict[str, Any] = {"unit": _text(contents.pop("unit", None)), "ask": {}}
+            for name, table in contents.items():
+                at = (name,)
+                if name not in _READERS and name != "ask":
+                    raise ValueError(f"there is no such key; there are unit, ask, {', '.join(_READERS)}")
+                if not isinstance(table, dict):
+                    raise ValueError(f"must be a table: write [{name}]")
+                for key, value in table.items():
+                    at = (name, key)
+                    if name == "ask":
+                        values["ask"][key] = _names(value)
+                    elif key in _READERS[name]:
+                        values["answers" if key == "allowed" else key] = _READERS[name][key](value)
+                    else:
+                        raise ValueError(f"there is no such key; there are {', '.join(_READERS[name])}")
+        except ValueError as error:
+            line = next((lines[at[:k]] for k in range(len(at), 0, -1) if at[:k] in lines), 1)
+            raise OptionError(f"{place}:{line}: {'.'.join(at)}: {error}.", code="policy") from None
+        if "ledger" in values:
+            values["ledger"] = place.parent / values["ledger"]
+        return cls(**values, lines={".".join(at): line for at, line in lines.items()})
 
     def may_ask(self, asker: str, cause: str, channels: Iterable[str]) -> str | None:
         """None, or why ``asker`` may not ask about these inputs of ``cause``, which is this policy's unit."""
@@ -186,20 +239,19 @@ class Policy:
         if not isinstance(found, dict) or set(found) != {"unit", "ask", "answers"}:
             raise OptionError("policy: needs 'unit', 'ask' and 'answers', and nothing else")
         unit, ask, answers = found["unit"], found["ask"], found["answers"]
-        good = isinstance(unit, str) and isinstance(ask, dict) and isinstance(answers, bool)
-        if not good or not all(_is_names(k) and _is_list(v) for k, v in ask.items()):
-            raise OptionError(
-                f"policy of unit {unit!r:.80}: 'ask' must be {{unit: [channels]}}, 'answers' a truth value"
-            )
-        return cls(unit, methods=(), ask=ask, answers=answers)
+        try:
+            if not isinstance(ask, dict) or not all(map(_is_name, (unit, *ask))):
+                raise ValueError("must be a unit, and {unit: [channels]}")
+            opened = {name: _names(channels) for name, channels in ask.items()}
+            return cls(unit, methods=(), ask=opened, answers=_truth(answers))
+        except ValueError as error:
+            raise OptionError(f"policy of unit {unit!r:.80}: {error}") from None
 
     def to_text(self) -> str:
         """As the file of a plant; a ledger is written as it is."""
-        tables: dict[str, Mapping[str, Any]] = {
-            **{name: {key: getattr(self, key) for key in keys} for name, keys in _TABLES.items()},
-            "ask": {_shown(unit): chosen for unit, chosen in self.ask.items()},
-            "answers": {"allowed": self.answers},
-        }
+        own = vars(self) | {"allowed": self.answers}
+        tables = {name: {key: own[key] for key in readers} for name, readers in _READERS.items()}
+        tables["ask"] = {_shown(unit): chosen for unit, chosen in self.ask.items()}
         lines = [f"unit = {_shown(self.unit)}"]
         for name, table in tables.items():
             shown = (f"{key} = {_shown(value)}" for key, value in table.items() if value is not None)
@@ -211,101 +263,6 @@ def _shown(value: Any) -> str:
     """In TOML, which writes these as JSON does."""
     plain = sorted(value) if isinstance(value, frozenset) else str(value) if isinstance(value, Path) else value
     return json.dumps(plain, ensure_ascii=False)
-
-
-class _Reader:
-    """Strict reading: every key is known, every value of its type; errors name the line."""
-
-    def __init__(self, text: str, place: Path) -> None:
-        self.place, self.lines = place, _lines(text)
-        try:
-            self.contents = tomllib.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise OptionError(f"{place}: not TOML: {error}.", code="policy") from error
-
-    def policy(self) -> Policy:
-        def rows(at: tuple[str, ...], value: object) -> int:
-            return self._count(at, value, 1 << 40)
-
-        kinds = sorted(frozenset().union(*SENT_BY_UNITS.values()))
-        readers: dict[str, Callable[[tuple[str, ...], object], Any]] = {
-            "methods": lambda at, value: self._names(at, value, FITS),
-            "kinds": lambda at, value: frozenset(self._names(at, value, kinds)),
-            "largest_rows": rows,
-            "largest_bytes": lambda at, value: self._count(at, value, SIZE_LIMIT),
-            "window": rows,
-            "epsilon": self._number,
-            "delta": self._number,
-            "ledger": lambda at, value: self.place.parent / self._text(at, value),
-            "jobs_per_hour": rows,
-            "trials_per_day": rows,
-            "approval": lambda at, value: self._names(at, [value], APPROVALS)[0],
-        }
-        tables = {**_TABLES, "answers": ("allowed",)}
-        self._known((), self.contents, ("unit", "ask", *tables))
-        values: dict[str, Any] = {"unit": self._text(("unit",), self.contents.get("unit"))}
-        for name, keys in tables.items():
-            table = self._table(name)
-            self._known((name,), table, keys)
-            values |= {key: readers.get(key, self._truth)((name, key), value) for key, value in table.items()}
-        if "allowed" in values:
-            values["answers"] = values.pop("allowed")
-        asking = self._table("ask").items()
-        ask = {unit: self._names(("ask", unit), chosen, None) for unit, chosen in asking}
-        return Policy(**values, ask=ask, lines={".".join(at): line for at, line in self.lines.items()})
-
-    def _refuse(self, at: tuple[str, ...], text: str) -> NoReturn:
-        line = next((self.lines[at[:k]] for k in range(len(at), 0, -1) if at[:k] in self.lines), 1)
-        raise OptionError(f"{self.place}:{line}: {'.'.join(at)}: {text}.", code="policy")
-
-    def _known(self, at: tuple[str, ...], table: Mapping[str, Any], keys: Iterable[str]) -> None:
-        for key in table:
-            if key not in keys:
-                self._refuse((*at, key), f"there is no such key; there are {', '.join(keys)}")
-
-    def _table(self, name: str) -> dict[str, Any]:
-        found = self.contents.get(name, {})
-        if not isinstance(found, dict):
-            self._refuse((name,), f"must be a table: write [{name}]")
-        return found
-
-    def _text(self, at: tuple[str, ...], value: object) -> str:
-        if not isinstance(value, str) or not value or flaw(value, 4096):
-            self._refuse(at, f"must be text, got {value!r:.40}")
-        return value
-
-    def _truth(self, at: tuple[str, ...], value: object) -> bool:
-        if not isinstance(value, bool):
-            self._refuse(at, f"must be true or false, got {value!r:.40}")
-        return value
-
-    def _count(self, at: tuple[str, ...], value: object, most: int) -> int:
-        if type(value) is not int or not 1 <= value <= most:
-            self._refuse(at, f"must be a whole number from 1 to {most}, got {value!r:.40}")
-        return value
-
-    def _number(self, at: tuple[str, ...], value: object) -> float:
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not number or not 0 < value < math.inf or (at[-1] == "delta" and value >= 1):  # type: ignore[operator]
-            self._refuse(at, f"must be a finite number above 0{', below 1' * (at[-1] == 'delta')}, got {value!r:.40}")
-        return float(value)  # type: ignore[arg-type]
-
-    def _names(self, at: tuple[str, ...], value: object, known: Iterable[str] | None) -> tuple[str, ...]:
-        if not _is_list(value):
-            self._refuse(at, f"must be a list of names, got {value!r:.40}")
-        assert isinstance(value, list)
-        for name in value:
-            if known is not None and name not in known:
-                self._refuse(at, f"{name!r:.40} is unknown; there are {', '.join(known)}")
-        return tuple(value)
-
-
-def _is_names(value: object) -> bool:
-    return isinstance(value, str) and bool(value) and not flaw(value, 100)
-
-
-def _is_list(value: object) -> bool:
-    return isinstance(value, (list, tuple)) and all(map(_is_names, value))
 
 
 def _lines(text: str) -> dict[tuple[str, ...], int]:

@@ -7,7 +7,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import NoReturn
 
 import numpy as np
 
@@ -75,7 +74,8 @@ class QuestionGate:
 
     Parameters
     ----------
-    policies : of every unit; a unit without one is asked about by nobody, and asks nothing.
+    policies : of every unit, as they are when a question comes; a unit without one is asked about by nobody, and asks
+        nothing.
     inputs : {unit: names of its input channels in order}.
     audit : where refusals and answers are written down; None: nowhere.
 
@@ -98,7 +98,7 @@ class QuestionGate:
         for unit, policy in policies.items():
             if policy.unit != unit:
                 raise PrivacyError(f"unit {unit!r}: its policy is that of unit {policy.unit!r}: give the right one")
-        self._policies, self._audit = dict(policies), audit
+        self._policies, self._audit = policies, audit
         self._inputs = {unit: tuple(names) for unit, names in inputs.items()}
         self._refused: dict[str, int] = {}
 
@@ -118,31 +118,46 @@ class QuestionGate:
                 raise
             text = f"these data cannot answer this; the reason is about units that are closed to {asker!r}"
             raise UnidentifiedError(text) from None
-        parts = self._open_notes(asker, self._open_shares(asker, ask, parts))
+        first, *others = self._open_shares(asker, ask, parts)
+        told = with_caveats([replace(first, caveats=to_text(())), *others], self.told(asker, first.noted))
         if self._audit is not None:
             causes = sorted({change.cause for change in changes})
             self._audit.write("answered", unit=asker, kind=ask.kind, causes=causes, steps=ask.steps)
-        return parts
+        return told
 
     def check(self, asker: str, changes: Sequence[Change], ask: Ask) -> None:
-        """Refuse what the policies forbid."""
+        """Refuse, and write down, what is no question of this asker, and what the policies forbid."""
+        others = [message.unit for message in (*changes, ask) if message.unit != asker]
+        rules = {
+            f"no unit {asker!r:.100} takes part": asker not in self._inputs,
+            f"unit {asker!r} asks about {len(changes)} changes, {MOST_CHANGES} at most": len(changes) > MOST_CHANGES,
+            f"unit {asker!r} asks for {ask.steps} steps, {MOST_STEPS} at most": ask.steps > MOST_STEPS,
+            f"unit {asker!r} asks as {others[0] if others else asker!r:.100}; it asks for itself only": bool(others),
+        }
         try:
-            self._check_speaker(asker, changes, ask)
+            question(ask.kind)
+            for text, broken in rules.items():
+                if broken:
+                    raise ProtocolError(f"server: {text}")
             refusal = self.refusal(asker, changes, ask)
             if refusal is not None:
                 raise PrivacyError(f"{refusal}. Ask about other inputs, or ask that unit's owner to change its policy")
         except CounterflowError as error:
-            self._refuse(asker, ask, error)
+            count = self._refused[asker] = self._refused.get(asker, 0) + 1
+            if self._audit is not None and count <= MOST_REFUSALS:
+                about = {"unit": asker[:100], "direction": "question", "kind": ask.kind}
+                self._audit.write("refused", **about, reason=f"{error}"[:2000])
+            raise
 
     def refusal(self, asker: str, changes: Sequence[Change], ask: Ask) -> str | None:
         """Why the policies forbid a question; None if they do not."""
+        told = (self._refused_channels(asker, change.cause, self._asked(change, ask)) for change in changes)
+        return self._silenced(asker) or next((refused for refused in told if refused is not None), None)
+
+    def _silenced(self, asker: str) -> str | None:
         own = self._policies.get(asker)
         if own is None or not own.answers:
             return f"unit {asker!r} may put no questions by its own policy (answers.allowed)"
-        for change in changes:
-            refused = self._refused_channels(asker, change.cause, self._asked(change, ask))
-            if refused is not None:
-                return refused
         return None
 
     def reacts(self, unit: str) -> bool:
@@ -151,9 +166,8 @@ class QuestionGate:
 
     def openings(self, asker: str) -> dict[str, list[str]]:
         """Names of the inputs of every other unit that ``asker`` may ask about."""
-        own = self._policies.get(asker)
-        if own is None or not own.answers:
-            raise PrivacyError(f"unit {asker!r} may put no questions by its own policy (answers.allowed)")
+        if (refusal := self._silenced(asker)) is not None:
+            raise PrivacyError(refusal)
         return {
             unit: [name for name in names if self._refused_channels(asker, unit, [name]) is None]
             for unit, names in self._inputs.items() if unit != asker
@@ -211,10 +225,6 @@ class QuestionGate:
             kept.append(Caveat(CLOSED, asker, f"{text}{asker!r} ask about all their inputs"))
         return kept
 
-    def _open_notes(self, asker: str, parts: tuple[Answer, ...]) -> tuple[Answer, ...]:
-        first, *others = parts
-        return with_caveats([replace(first, caveats=to_text(())), *others], self.told(asker, first.noted))
-
     def is_open(self, asker: str, units: Sequence[str]) -> bool:
         """Whether ``asker`` may ask about every input of these units, and so may know what is said of them."""
         for unit in units:
@@ -232,23 +242,3 @@ class QuestionGate:
         if policy is None:
             return f"unit {cause!r} has no policy here, so nobody may ask about its inputs"
         return policy.may_ask(asker, cause, channels)
-
-    def _check_speaker(self, asker: str, changes: Sequence[Change], ask: Ask) -> None:
-        question(ask.kind)
-        if asker not in self._inputs:
-            raise ProtocolError(f"server: no unit {asker!r:.100} takes part")
-        if len(changes) > MOST_CHANGES:
-            raise ProtocolError(f"server: unit {asker!r} asks about {len(changes)} changes, {MOST_CHANGES} at most")
-        if ask.steps > MOST_STEPS:
-            raise ProtocolError(f"server: unit {asker!r} asks for {ask.steps} steps, {MOST_STEPS} at most")
-        for message in (*changes, ask):
-            if message.unit != asker:
-                raise ProtocolError(f"server: unit {asker!r} asks as {message.unit!r:.100}; it asks for itself only")
-
-    def _refuse(self, asker: str, ask: Ask, error: CounterflowError) -> NoReturn:
-        count = self._refused[asker] = self._refused.get(asker, 0) + 1
-        if self._audit is not None and count <= MOST_REFUSALS:
-            self._audit.write(
-                "refused", unit=asker[:100], direction="question", kind=ask.kind, reason=f"{error}"[:2000]
-            )
-        raise error

@@ -77,12 +77,14 @@ class Refusal:
             raise ProtocolError(f"a refusal has a code of a closed list, got {self.code!r:.60}")
 
     @classmethod
+    def by_policy(cls, code: str, lines: Mapping[str, int], seconds: int = 0) -> Refusal:
+        """With the line of the policy, ``lines`` being those of its keys."""
+        return cls(code, lines.get(code, lines.get(code.split(".")[0], 0)), seconds)
+
+    @classmethod
     def of(cls, error: CounterflowError, lines: Mapping[str, int]) -> Refusal | None:
-        """What others may know of an error, ``lines`` being those of the policy's keys; None: nothing."""
-        if error.code not in REASONS:
-            return None
-        table = error.code.split(".")[0]
-        return cls(error.code, lines.get(error.code, lines.get(table, 0)), int(getattr(error, "seconds", 0)))
+        """What others may know of an error; None: nothing."""
+        return cls.by_policy(error.code, lines, getattr(error, "seconds", 0)) if error.code in REASONS else None
 
     def to_text(self) -> str:
         """As it travels."""
@@ -97,7 +99,7 @@ class Refusal:
         return cls(found[1], int(found[2]), int(found[3]))
 
     def sentence(self, unit: str, job: Job) -> str:
-        """For the coordinator: which plant, which rule, and which line would have to change.
+        """For both sides: which plant, which rule, and which line would have to change.
 
         >>> print(Refusal("privacy.demanded", 12).sentence("boiler", Job("fit-1", "sufficient", {"boiler": ()})))
         unit 'boiler' refused by privacy.demanded (line 12 of its policy.toml): its policy demands noise: fit with ...

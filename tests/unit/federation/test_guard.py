@@ -14,8 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 import counterflow as cf
 from counterflow import protocol
@@ -24,7 +22,7 @@ from counterflow.exchange.compression import sufficient_message
 from counterflow.exchange.method import unit_step
 from counterflow.exchange.registry import method_of
 from counterflow.exchange.rows import privatised
-from counterflow.federation import Audit, CoordinatorSession, Description, Guard, Job, Policy, UnitData
+from counterflow.federation import Audit, CoordinatorSession, Guard, Job, Policy, UnitData
 from counterflow.federation.audit import FILE
 from counterflow.federation.guard import MOST_REFUSALS
 from counterflow.federation.reconciliation import compare, reconcile
@@ -39,10 +37,12 @@ INPUTS = {unit.name: unit.inputs for unit in RECORDING.units}
 OWN = UnitData(RECORDING["boiler"].unit, RECORDING["boiler"].y, RECORDING["boiler"].u, PLANT.local("boiler"))
 NOTED = '[{"code": "private", "scope": "", "text": "a note"}]'
 PLAIN = Job("plain", "sufficient", INPUTS)
-PRIVATE = Job("private", "sufficient", INPUTS, privacy=cf.Privacy(2.0, 1e-6))
+ASKED = cf.Privacy(2.0, 1e-6)
+PRIVATE = Job("private", "sufficient", INPUTS, privacy=ASKED)
 OPEN = Policy("boiler", methods=("sufficient", "penalty", "fedgc", "questions"), demanded=False)
-assert OWN.model is not None
-MESSAGE = sufficient_message("boiler", OWN.model, OWN.y, OWN.u)
+MODEL = OWN.model
+assert MODEL is not None
+MESSAGE = sufficient_message("boiler", MODEL, OWN.y, OWN.u)
 REDUCED = protocol.Reduced(
     "boiler", MESSAGE.numbers, np.array([[0.0, len(MESSAGE.inputs)]]), MESSAGE.inputs,
     np.zeros((1, MESSAGE.numbers.shape[1])), np.array([[0.0, float(len(MESSAGE.inputs))]]),
@@ -56,7 +56,7 @@ def audit(tmp_path: Path) -> Any:
 
 
 def guard(audit: Audit, job: Job = PLAIN, policy: Policy = OPEN, **changes: Any) -> Guard:
-    return Guard(job, replace(Description.of(OWN), **changes), policy, audit)
+    return Guard(job, replace(OWN, **changes), policy, audit)
 
 
 def with_ledger(folder: Path, **changes: Any) -> Policy:
@@ -113,7 +113,7 @@ def narrowed(message: protocol.Sufficient, rows: int) -> protocol.Sufficient:
         (protocol.Request("boiler"), "may not leave"),
         (protocol.Settled("boiler", 1, 0.0), "may not leave"),
         (protocol.Ask("boiler", "effect", 0, 1), "may not leave"),
-        (REDUCED, "does not go with a job"),
+        (REDUCED, "may not leave"),
     ],
 )
 def test_what_does_not_agree_stays(message: protocol.Message, text: str, audit: Audit) -> None:
@@ -127,9 +127,11 @@ def test_what_does_not_agree_stays(message: protocol.Message, text: str, audit: 
 
 def test_states_outputs_and_rounds_are_checked(audit: Audit) -> None:
     with pytest.raises(ProtocolError, match="3 states"):
-        guard(audit, states=3).outgoing(encode(MESSAGE))
+        guard(audit, model=cf.random_plant(units=["boiler"], states=3, outputs=3, rng=1).local("boiler")).outgoing(
+            encode(MESSAGE)
+        )
     with pytest.raises(ProtocolError, match="1 numbers at most"):
-        guard(audit, outputs=1).outgoing(encode(MESSAGE))
+        guard(audit, unit=replace(OWN.unit, outputs=OWN.unit.outputs[:1])).outgoing(encode(MESSAGE))
     penalty = guard(audit, Job("penalty", "penalty", INPUTS, options={"solver": "gradient", "rounds": 3}))
     states = protocol.AugmentedStates("boiler", 3, 0.0, np.zeros((40, 2)), np.zeros(2))
     penalty.outgoing(encode(states))
@@ -160,36 +162,50 @@ def test_nothing_can_hide_in_another_way_of_writing(audit: Audit) -> None:
 
 # ---- which jobs
 
+MORNING = "2026-01-01 06:00:00"
+TIMED = replace(PLAIN, begins=MORNING)
+
+
+def private(**asked: Any) -> Job:
+    return Job("j", "sufficient", INPUTS, privacy=cf.Privacy(**{"epsilon": 2.0, "delta": 1e-6, "window": 2, **asked}))
+
+
+PUBLISHED = Job("j", "penalty", INPUTS, privacy=cf.Privacy(2.0, 1e-6, accounting="published"))
+
 
 @pytest.mark.parametrize(
-    ("policy", "job", "kind", "text"),
+    ("policy", "job", "own", "kind", "text"),
     [
-        ({"unit": "turbine"}, PLAIN, ProtocolError, "policy is that of unit 'turbine'"),
-        ({"methods": ("penalty",)}, PLAIN, PrivacyError, "leave.methods"),
-        ({"largest_rows": 40}, PLAIN, PrivacyError, "leave.largest_rows"),
-        ({"demanded": True}, PLAIN, PrivacyError, "privacy.demanded"),
-        ({}, PRIVATE, PrivacyError, "privacy.ledger"),
-        ({}, Job("j", "sufficient", {"turbine": []}), ProtocolError, "takes no part"),
-        ({}, Job("j", "sufficient", {"boiler": ["x"], "turbine": []}), ProtocolError, "name them alike"),
+        ({"unit": "turbine"}, PLAIN, {}, ProtocolError, "policy is that of unit 'turbine'"),
+        ({"methods": ("penalty",)}, PLAIN, {}, PrivacyError, "leave.methods"),
+        ({"largest_rows": 40}, PLAIN, {}, PrivacyError, "leave.largest_rows"),
+        ({"demanded": True}, PLAIN, {}, PrivacyError, "privacy.demanded"),
+        ({}, PRIVATE, {}, PrivacyError, "privacy.ledger"),
+        ({}, Job("j", "sufficient", {"turbine": []}), {}, ProtocolError, "takes no part"),
+        ({}, Job("j", "sufficient", {"boiler": ["x"], "turbine": []}), {}, ProtocolError, "name them alike"),
+        ({}, TIMED, {"begins": "2026-01-01 06:00:05"}, ProtocolError, r"06:00:05.*--begins"),
+        ({}, TIMED, {}, ProtocolError, "no time that is known"),
+        ({"window": 2}, private(epsilon=2.1), {}, PrivacyError, r"privacy\.epsilon.*epsilon = 2\.1"),
+        ({"window": 2}, private(delta=2e-6), {}, PrivacyError, "privacy.delta"),
+        ({"window": 2}, private(window=1), {}, PrivacyError, "privacy.window"),
+        ({"window": 2}, private(seed=1), {}, PrivacyError, "privacy.simulation"),
+        ({"methods": ("penalty",)}, PUBLISHED, {}, PrivacyError, r"privacy\.published"),
+        ({}, private(models=(1.9, 1e-7)), {}, PrivacyError, "what this plant's model has cost"),
     ],
 )
 def test_jobs_that_a_plant_takes_no_part_in(
-    policy: dict[str, Any], job: Job, kind: type[CounterflowError], text: str, audit: Audit
-) -> None:
+    policy: dict[str, Any], job: Job, own: dict[str, Any], kind: type[CounterflowError], text: str, audit: Audit,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    strict = OPEN if job.privacy is None or job is PRIVATE else with_ledger(tmp_path)
     with pytest.raises(kind, match=text):
-        guard(audit, job, replace(OPEN, **policy))
+        guard(audit, job, replace(strict, **policy), **own)
     assert (last(audit)["event"], last(audit)["direction"]) == ("refused", "job")
 
 
-def test_a_log_that_begins_at_another_time_takes_no_part(audit: Audit) -> None:
-    job = replace(PLAIN, begins="2026-01-01 06:00:00")
-    own = Description.of(OWN)
-    with pytest.raises(ProtocolError, match=r"06:00:05.*--begins"):
-        Guard(job, replace(own, begins="2026-01-01 06:00:05"), OPEN, audit)
-    with pytest.raises(ProtocolError, match="no time that is known"):
-        Guard(job, own, OPEN, audit)
-    Guard(job, replace(own, begins="2026-01-01 06:00:00"), OPEN, audit)
-    Guard(PLAIN, replace(own, begins="2026-01-01 06:00:00"), OPEN, audit)
+def test_logs_of_the_same_beginning_or_of_a_job_without_one_take_part(audit: Audit) -> None:
+    for job in (TIMED, PLAIN):
+        guard(audit, job, begins=MORNING)
 
 
 def test_a_plant_that_puts_no_questions_says_who_may_ask_about_it(audit: Audit) -> None:
@@ -201,36 +217,12 @@ def test_a_plant_that_puts_no_questions_says_who_may_ask_about_it(audit: Audit) 
     guard(audit, job).outgoing(encode(Ask("boiler", "effect", 0, 1)))
 
 
-@pytest.mark.parametrize(
-    ("privacy", "text"),
-    [
-        ({"epsilon": 2.1}, "privacy.epsilon"),
-        ({"delta": 2e-6}, "privacy.delta"),
-        ({"window": 1}, "privacy.window"),
-        ({"seed": 1}, "privacy.simulation"),
-    ],
-)
-def test_a_demanded_privacy_is_that_of_the_policy(
-    privacy: dict[str, Any], text: str, audit: Audit, tmp_path: Path
-) -> None:
-    asked = cf.Privacy(**{"epsilon": 2.0, "delta": 1e-6, "window": 2, **privacy})
-    policy = with_ledger(tmp_path, window=2)
-    with pytest.raises(PrivacyError, match=text):
-        guard(audit, Job("j", "sufficient", INPUTS, privacy=asked), policy)
-    published = cf.Privacy(2.0, 1e-6, accounting="published")
-    job = Job("j", "penalty", INPUTS, privacy=published)
-    with pytest.raises(PrivacyError, match=r"privacy\.published"):
-        guard(audit, job, replace(policy, window=1, methods=("penalty",)))
-
-
 # ---- privacy
 
 
 def test_a_private_release_is_charged_before_it_leaves(audit: Audit, tmp_path: Path) -> None:
     watchman = guard(audit, PRIVATE, with_ledger(tmp_path))
-    assert PRIVATE.privacy is not None
-    assert OWN.model is not None
-    sent, release = privatised(MESSAGE, OWN.model, PRIVATE.privacy)
+    sent, release = privatised(MESSAGE, MODEL, ASKED)
     data = watchman.outgoing(encode(sent), release)
     with Ledger.open(ledger_path(tmp_path / "budgets", "boiler")) as ledger:
         assert not ledger.entries(), "approved bytes may never leave"
@@ -251,11 +243,9 @@ def test_a_private_release_is_charged_before_it_leaves(audit: Audit, tmp_path: P
 
 def test_only_what_was_made_private_as_asked_leaves_a_private_job(audit: Audit, tmp_path: Path) -> None:
     watchman = guard(audit, PRIVATE, with_ledger(tmp_path))
-    assert PRIVATE.privacy is not None
-    assert OWN.model is not None
-    sent, release = privatised(MESSAGE, OWN.model, PRIVATE.privacy)
-    weak = privatised(MESSAGE, OWN.model, cf.Privacy(2.1, 1e-6))
-    cut = privatised(MESSAGE, OWN.model, cf.Privacy(2.0, 1e-6, clip=1.0))
+    sent, release = privatised(MESSAGE, MODEL, ASKED)
+    weak = privatised(MESSAGE, MODEL, cf.Privacy(2.1, 1e-6))
+    cut = privatised(MESSAGE, MODEL, cf.Privacy(2.0, 1e-6, clip=1.0))
     for message, made, text in (
         (MESSAGE, None, "was not made private"),
         (sent, None, "was not made private"),
@@ -275,12 +265,10 @@ def test_only_what_was_made_private_as_asked_leaves_a_private_job(audit: Audit, 
 
 
 def test_an_empty_budget_keeps_the_message(audit: Audit, tmp_path: Path) -> None:
-    assert PRIVATE.privacy is not None
-    assert OWN.model is not None
     policy = with_ledger(tmp_path)
     for attempt in range(5):
-        job = Job(f"j{attempt}", "sufficient", INPUTS, privacy=PRIVATE.privacy)
-        sent, release = privatised(MESSAGE, OWN.model, PRIVATE.privacy)
+        job = Job(f"j{attempt}", "sufficient", INPUTS, privacy=ASKED)
+        sent, release = privatised(MESSAGE, MODEL, ASKED)
         try:
             let_out(guard(audit, job, policy), sent, release)
         except PrivacyError as error:
@@ -306,11 +294,10 @@ def test_nothing_that_a_coordinator_claims_makes_a_release_cheaper_than_it_is(
     claim: str, audit: Audit, tmp_path: Path
 ) -> None:
     """Whatever jobs say of the same rows, the ledger has at least what the noise that was drawn has cost them."""
-    assert OWN.model is not None
     policy, true = with_ledger(tmp_path), []
     for attempt in range(30):
         claimed = cf.Privacy(**{"epsilon": 2.0, "delta": 1e-6, **CLAIMS[claim](attempt)})
-        sent, release = privatised(MESSAGE, OWN.model, claimed)
+        sent, release = privatised(MESSAGE, MODEL, claimed)
         job = Job(
             f"j{attempt}", "sufficient", INPUTS, {"tol": 10.0**-attempt, "evaluations": attempt + 1}, attempt, claimed,
             dt=1.0 + attempt, created=f"20{attempt + 10}-01-01T00:00:00+00:00",
@@ -325,16 +312,8 @@ def test_nothing_that_a_coordinator_claims_makes_a_release_cheaper_than_it_is(
         assert gaussian_epsilon(sum(true) ** 0.5, 1e-6) <= ledger.spent * (1 + 1e-9) <= 4.5 * (1 + 1e-6)
 
 
-def test_what_its_model_has_cost_is_not_for_a_job_to_say(audit: Audit, tmp_path: Path) -> None:
-    job = Job("j", "sufficient", INPUTS, privacy=cf.Privacy(2.0, 1e-6, models=(1.9, 1e-7)))
-    with pytest.raises(PrivacyError):
-        guard(audit, job, with_ledger(tmp_path))
-    with Ledger.open(ledger_path(tmp_path / "budgets", "boiler")) as ledger:
-        assert not ledger.entries()
-
-
 LATER = PLANT.simulate(40, rng=3)["boiler"].y
-MORNING, DAY_AFTER = "2026-01-01 06:00:00", "2026-01-02 06:00:00"
+DAY_AFTER = "2026-01-02 06:00:00"
 
 
 @pytest.mark.parametrize(
@@ -361,15 +340,14 @@ MORNING, DAY_AFTER = "2026-01-01 06:00:00", "2026-01-02 06:00:00"
 def test_rows_are_told_apart_by_the_plants_own_log(
     log: dict[str, Any], parallel: bool, audit: Audit, tmp_path: Path
 ) -> None:
-    assert OWN.model is not None
     policy = with_ledger(tmp_path)
     for k, own in enumerate(
         (replace(OWN, begins=MORNING, dt=1.0), replace(OWN, **{"dt": 1.0, **log})),
     ):
         job = Job(f"j{k}", "sufficient", INPUTS, privacy=cf.Privacy(2.0, 1e-6, start=1000 * k))
         assert job.privacy is not None
-        sent, release = privatised(sufficient_message("boiler", OWN.model, own.y, own.u), OWN.model, job.privacy)
-        let_out(Guard(job, Description.of(own), policy, audit), sent, release)
+        sent, release = privatised(sufficient_message("boiler", MODEL, own.y, own.u), MODEL, job.privacy)
+        let_out(Guard(job, own, policy, audit), sent, release)
     with Ledger.open(ledger_path(tmp_path / "budgets", "boiler")) as ledger:
         first, second = (entry.cost for entry in ledger.entries())
         alone = total_epsilon([first], 1e-6)
@@ -381,14 +359,12 @@ def test_rows_are_told_apart_by_the_plants_own_log(
 
 
 def test_a_ledger_that_is_older_than_the_audit_log_lets_nothing_out(audit: Audit, tmp_path: Path) -> None:
-    assert OWN.model is not None
     policy, path, old = with_ledger(tmp_path), ledger_path(tmp_path / "budgets", "boiler"), tmp_path / "old"
 
     def release(job_id: str) -> None:
-        job = Job(job_id, "sufficient", INPUTS, privacy=cf.Privacy(1.0, 1e-6))
-        assert OWN.model is not None
-        assert job.privacy is not None
-        let_out(guard(audit, job, policy), *privatised(MESSAGE, OWN.model, job.privacy))
+        asked = cf.Privacy(1.0, 1e-6)
+        watchman = guard(audit, Job(job_id, "sufficient", INPUTS, privacy=asked), policy)
+        let_out(watchman, *privatised(MESSAGE, MODEL, asked))
 
     def copy(source: Path, target: Path) -> None:
         """Of a closed ledger: all of it is in the file and its head."""
@@ -423,6 +399,11 @@ def test_a_ledger_that_is_older_than_the_audit_log_lets_nothing_out(audit: Audit
 # ---- what enters
 
 
+IDENTIFIED = protocol.Identified(
+    "boiler", False, np.eye(2), np.ones((2, 9)), np.eye(2), np.eye(2), np.eye(2), np.ones(9)
+)
+
+
 @pytest.mark.parametrize(
     ("message", "text"),
     [
@@ -430,12 +411,7 @@ def test_a_ledger_that_is_older_than_the_audit_log_lets_nothing_out(audit: Audit
         (MESSAGE, "a server does not send Sufficient"),
         (protocol.Plan("boiler", True, True, False, 1.0), "a server does not send Plan"),
         (protocol.Answer("boiler", "effect", "", "", np.zeros((1, 2)), np.zeros((0, 2))), "does not send Answer"),
-        (
-            protocol.Identified(
-                "boiler", False, np.eye(2), np.ones((2, 9)), np.eye(2), np.eye(2), np.eye(2), np.ones(9)
-            ),
-            "field 'B'",
-        ),
+        (IDENTIFIED, "does not send Identified"),
     ],
 )
 def test_what_does_not_belong_does_not_enter(message: protocol.Message, text: str, audit: Audit) -> None:
@@ -444,7 +420,9 @@ def test_what_does_not_belong_does_not_enter(message: protocol.Message, text: st
     assert (last(audit)["event"], last(audit)["direction"]) == ("refused", "incoming")
 
 
-def test_gradients_have_the_shape_of_the_states(audit: Audit) -> None:
+def test_gradients_and_blocks_have_the_shape_of_states_and_inputs(audit: Audit) -> None:
+    with pytest.raises(ProtocolError, match="field 'B'"):
+        guard(audit, Job("logs", "sufficient", INPUTS, from_logs=True)).incoming(encode(IDENTIFIED))
     watchman = guard(audit, Job("penalty", "penalty", INPUTS, options={"rounds": 3, "solver": "gradient"}))
     good = protocol.StateGradients("boiler", 0, False, False, 1.0, False, np.zeros((40, 2)), np.zeros((0, 2)))
     assert watchman.incoming(encode(good)).unit == "boiler"
@@ -485,94 +463,10 @@ SAMPLES = [
         REDUCED,
     )
 ]
-NUMBERS = st.one_of(st.integers(-3, 2**70), st.floats(), st.text(max_size=5), st.none(), st.booleans())
-NESTED = NUMBERS | st.lists(NUMBERS, max_size=3) | st.dictionaries(st.text(max_size=9), NUMBERS, max_size=3)
-JSON = NESTED | st.lists(NESTED, max_size=3) | st.dictionaries(st.text(max_size=9), NESTED, max_size=3)
-
-
-@st.composite
-def mutated(draw: st.DrawFn) -> bytes:
-    """A good message with bytes flipped, cut, doubled or moved; or with another header."""
-    data = bytearray(draw(st.sampled_from(SAMPLES)))
-    how = draw(st.sampled_from(["flip", "cut", "insert", "header", "field", "length"]))
-    if how == "flip":
-        for _ in range(draw(st.integers(1, 8))):
-            data[draw(st.integers(0, len(data) - 1))] = draw(st.integers(0, 255))
-    elif how == "cut":
-        del data[draw(st.integers(0, len(data))) :]
-    elif how == "insert":
-        at = draw(st.integers(0, len(data)))
-        data[at:at] = draw(st.binary(max_size=64))
-    elif how == "length":
-        data[6:10] = draw(st.binary(min_size=4, max_size=4))
-    else:
-        (length,) = struct.unpack_from("<I", data, 6)
-        header = json.loads(data[10 : 10 + length])
-        part = draw(st.sampled_from(["fields", "arrays", "kind"]))
-        if how == "header" or part == "kind":
-            header[draw(st.sampled_from([part, "more"]))] = draw(JSON)
-        elif header[part]:
-            header[part][draw(st.sampled_from(sorted(header[part])))] = draw(
-                st.one_of(JSON, st.lists(st.integers(0, 2**40), min_size=1, max_size=2))
-            )
-        text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
-        data = bytearray(struct.pack("<4sHI", b"CFLW", 1, len(text)) + text) + data[10 + length :]
-    return bytes(data)
-
-
-HOSTILE = st.one_of(mutated(), st.binary(max_size=200), st.binary(max_size=50).map(lambda b: b"CFLW\x01\x00" + b))
-FUZZ = settings(
-    max_examples=FUZZ_CASES, deadline=None, derandomize=FUZZ_CASES < 1000, database=None,
-    suppress_health_check=list(HealthCheck),
-)  # fmt: skip
-
-
-@FUZZ
-@given(HOSTILE)
-def test_fuzz_decode(data: bytes) -> None:
-    """A message or a ProtocolError, nothing else; and a message can be encoded and read again."""
-    try:
-        message = decode(data)
-    except ProtocolError:
-        return
-    again = decode(encode(message))
-    assert type(again) is type(message)
-    size = sum(value.nbytes for value in message.__dict__.values() if isinstance(value, np.ndarray))
-    assert size <= len(data), "no more memory than what came"
-
-
-def test_fuzz_coordinator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.fsync", lambda handle: None)
-    with CoordinatorSession(tmp_path, Job("fuzz", "sufficient", INPUTS)) as session:
-
-        @FUZZ
-        @given(HOSTILE, st.sampled_from(["boiler", "turbine", "other", ""]), st.one_of(st.integers(-1, 3), st.none()))
-        def hostile(data: bytes, unit: str, sequence: Any) -> None:
-            before = session.outgoing()
-            if unit == "turbine" and data in SAMPLES:
-                return
-            with suppress(CounterflowError):
-                session.receive(unit, sequence, data)
-            assert session.outgoing() == before, "one unit alone computes nothing"
-
-        hostile()
-        assert not session.finished
-
-
-@FUZZ
-@given(
-    JSON,
-    st.sampled_from(["id", "method", "units", "options", "seed", "privacy", "dt", "created", "format", "from_logs"]),
-)
-def test_fuzz_job(value: Any, key: str) -> None:
-    good = json.loads(Job("a", "sufficient", INPUTS, privacy=cf.Privacy(1.0, 1e-6)).to_text())
-    for found in ({**good, key: value}, {**good, "privacy": {**good["privacy"], "models": value}}, value):
-        with suppress(CounterflowError):
-            assert Job.from_json(found).to_text()
 
 
 def scrambled(draw: random.Random) -> bytes:
-    """Like ``mutated``, without Hypothesis: no shrinking, and many times as many cases in the same time."""
+    """A good message with bytes changed, cut, inserted or of another one; or with another length of its header."""
     data = bytearray(draw.choice(SAMPLES))
     for _ in range(draw.choice((1, 1, 2, 5))):
         how, at = draw.randrange(5), draw.randrange(min(len(data), 400) or 1)
@@ -592,6 +486,22 @@ def scrambled(draw: random.Random) -> bytes:
     if draw.random() < 0.7 and len(data) >= 10 and (end := data.find(b'"}', 10)) > 0:  # a length that fits the header
         data[6:10] = struct.pack("<I", end + 2 - 10)
     return bytes(data)
+
+
+def test_fuzz_coordinator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.fsync", lambda handle: None)
+    draw = random.Random(2)
+    with CoordinatorSession(tmp_path, Job("fuzz", "sufficient", INPUTS)) as session:
+        before = session.outgoing()
+        for _ in range(FUZZ_CASES):
+            unit, sequence = draw.choice(("boiler", "turbine", "other", "")), draw.choice((-1, 0, 1, 2, None))
+            data = scrambled(draw)
+            if unit == "turbine" and data in SAMPLES:
+                continue
+            with suppress(CounterflowError):
+                session.receive(unit, sequence, data)  # type: ignore[arg-type]
+            assert session.outgoing() == before, "one unit alone computes nothing"
+        assert not session.finished
 
 
 @pytest.mark.parametrize("method", ["sufficient", "penalty", "questions"])
