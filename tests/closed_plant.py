@@ -18,13 +18,13 @@ from counterflow.control import LawInput
 from counterflow.errors import CounterflowError
 from counterflow.federation.asking import PlantView
 from counterflow.federation.audit import FILE, Audit
+from counterflow.federation.controllers import Carry, Unanswered
 from counterflow.federation.desk import PlantDesk
 from counterflow.federation.job import Job
 from counterflow.federation.parts import questions_about, save_server, save_unit, saved_server
 from counterflow.federation.policy import Policy
 from counterflow.federation.question_service import QuestionService
 from counterflow.federation.refusal import Refusal
-from counterflow.federation.rounds import Carry, Unanswered
 from counterflow.federation.sites.site import PlantSite
 
 ROWS = 600

@@ -16,11 +16,11 @@ from closed_plant import OPEN, TURBINE_LAW, Machines, plant, recording
 
 import counterflow as cf
 from counterflow.errors import DataError, PrivacyError, ProtocolError, UnstableError
+from counterflow.federation.controllers import Rounds, Unanswered
 from counterflow.federation.guard import Answered
 from counterflow.federation.job import Job
 from counterflow.federation.parts import saved_unit
 from counterflow.federation.policy import Policy
-from counterflow.federation.rounds import Rounds, Unanswered
 from counterflow.protocol import Ask, Reaction, Terms, Trial, decode, encode
 from counterflow.questions.counterfactual import AskCounterfactual
 from counterflow.questions.effect import AskEffect
@@ -352,15 +352,15 @@ def test_a_question_takes_so_many_rounds_at_most(made: Machines) -> None:
 def test_what_a_plant_says_of_its_controllers_is_not_believed_blindly(made: Machines) -> None:
     service = made.service()
     asking = Policy("boiler").asking()
-    good = {"moves": [1], "locked": [], "reacts": True, "switches": False, "memory": 1}
+    good = {"columns": [1], "locked": [], "reacts": True, "switches": False, "memory": 1}
     for wrong in (
-        {"moves": [7]}, {"moves": [1, 1]}, {"moves": [True]}, {"moves": "1"}, {"locked": [0]}, {"memory": 10**9},
-        {"memory": -1}, {"reacts": "yes"}, {"more": 1},
+        {"columns": [7]}, {"columns": [1, 1]}, {"columns": [True]}, {"columns": "1"}, {"locked": [0]},
+        {"memory": 10**9}, {"memory": -1}, {"reacts": "yes"}, {"more": 1},
     ):  # fmt: skip
-        said = Terms("boiler", json.dumps(asking), json.dumps(good | wrong))
+        said = Terms("boiler", json.dumps(asking | {"controllers": good | wrong}))
         ((_, told),) = service.receive("boiler", [(1, encode(said))])
         assert decode(told).error == "OptionError", wrong
-    ((_, told),) = service.receive("boiler", [(1, encode(Terms("boiler", json.dumps(asking), json.dumps(good))))])
+    ((_, told),) = service.receive("boiler", [(1, encode(Terms("boiler", json.dumps(asking | {"controllers": good}))))])
     assert isinstance(decode(told), Terms)
     made.plants["boiler"] = made.plant("boiler")  # which says again who may ask
 

@@ -174,14 +174,3 @@ def test_what_is_no_question_is_refused_where_it_is_answered(alone: cf.Fit) -> N
     with pytest.raises(cf.ProtocolError, match="there is no question 'everything'"):
         alone.server.answer([], Ask("turbine", "everything", 0, 1))
     assert question("paths") is QUESTIONS["paths"]
-
-
-def test_an_answer_carries_no_other_units_own_caveats() -> None:
-    y = RECORDING["boiler"].y.copy()
-    y[100:110, 2:] = np.nan  # two channels are left, which two numbers tell exactly
-    rows = {name: (RECORDING[name].y if name != "boiler" else y, RECORDING[name].u) for name in RECORDING.names}
-    fit = cf.fit(cf.Recording.from_arrays(rows, units=RECORDING.units), PLANT.locals())
-    own = fit.effect("turbine", "boiler", {"u1": 1.0}).caveats
-    others = fit.effect("boiler", "turbine", {"u1": 1.0}).caveats
-    assert "exact-message" in [caveat.code for caveat in own]
-    assert "exact-message" not in [caveat.code for caveat in others]

@@ -28,7 +28,7 @@ from counterflow.exchange.exchange import ExchangeServer, ExchangeUnit
 from counterflow.exchange.moments import SHARES
 from counterflow.exchange.rows import foreseen
 from counterflow.exchange.task import UnitData
-from counterflow.federation import Job, Outgoing, PlantSession, Policy, checkpoint, verify
+from counterflow.federation import Job, Outgoing, PlantSession, Policy, turns, verify
 from counterflow.federation.audit import FILE, SITE, Audit
 from counterflow.federation.engine import Jobs
 from counterflow.federation.parts import saved_server
@@ -124,7 +124,7 @@ def federation(folder: Path, job: Job) -> Federation:
 
 def replies_to(plant: PlantSession, sequence: int) -> list[Outgoing]:
     """What was replied to one of the last messages, as the session keeps it."""
-    return plant._handed_out(plant._turns[sequence])
+    return plant.replies(sequence)
 
 
 def in_process(case: str) -> cf.Fit:
@@ -180,7 +180,7 @@ def test_logs_without_models_give_the_same_system_and_parts(
     snapshots: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if snapshots:
-        monkeypatch.setattr(checkpoint, "is_due", lambda size, before: True)
+        monkeypatch.setattr(turns, "has_grown_long", lambda size, before: True)
     recording = cf.random_plant(units=["boiler", "turbine"], outputs=3, rng=4).simulate(200, rng=5)
     options = {"rank": 2, "same_row": False}
     wanted = cf.fit(recording, None, over_the_wire=True, **options)
@@ -205,41 +205,44 @@ def lose_all(federation: Federation, moment: str, unit: str) -> None:
         federation.lose(who)
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_losing_everybody_at_every_moment_changes_nothing(case: str, tmp_path: Path) -> None:
-    job = job_of(case)
-    found = run(tmp_path, job, lose_all)
-    agree(found, case)
-    if job.privacy is None:
-        assert found.result.status == reference(case).status
-        for name in INPUTS:
-            assert verify(tmp_path / name / FILE).broken is None
-    else:
-        check_books(tmp_path)
-
-
-@pytest.mark.parametrize("who", [None, "boiler", "turbine"])
-def test_losing_one_of_them_at_each_single_moment_changes_nothing(who: str | None, tmp_path: Path) -> None:
-    for k in range(0, 14, 1 if THOROUGH else 5):
-        count = iter(range(1000))
-
-        def lose_once(federation: Federation, moment: str, unit: str, k: int = k, count: Iterator[int] = count) -> None:
-            if next(count) == k:
-                federation.lose(who)
-
-        agree(run(tmp_path / str(k), job_of("penalty conjugate"), lose_once), "penalty conjugate")
-
-
-@pytest.mark.parametrize("case", ["penalty private", "lagrangian"])
-def test_random_losses_change_nothing(case: str, tmp_path: Path) -> None:
+def lose_some() -> Hook:
     draw = random.Random(5)
 
-    def lose_some(federation: Federation, moment: str, unit: str) -> None:
+    def hook(federation: Federation, moment: str, unit: str) -> None:
         for who in (None, *federation.units):
             if draw.random() < 0.3:
                 federation.lose(who)
 
-    agree(run(tmp_path, job_of(case), lose_some), case)
+    return hook
+
+
+@pytest.fixture
+def _short_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A snapshot after every turn."""
+    monkeypatch.setattr(turns, "has_grown_long", lambda size, before: True)
+
+
+def undisturbed(job: Job, found: SessionsFit, case: str, folder: Path) -> None:
+    agree(found, case)
+    if job.privacy is None:
+        assert found.result.status == reference(case).status
+        for name in INPUTS:
+            assert verify(folder / name / FILE).broken is None
+    else:
+        check_books(folder)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_losing_everybody_at_every_moment_changes_nothing(case: str, tmp_path: Path) -> None:
+    job = job_of(case)
+    undisturbed(job, run(tmp_path, job, lose_all), case, tmp_path)
+
+
+@pytest.mark.usefixtures("_short_logs")
+@pytest.mark.parametrize("case", CASES)
+def test_losing_some_of_them_at_random_and_going_on_from_snapshots_changes_nothing(case: str, tmp_path: Path) -> None:
+    job = job_of(case)
+    undisturbed(job, run(tmp_path, job, lose_some()), case, tmp_path)
 
 
 def no_commit(store: SealedLogs, connection: Any) -> None:
@@ -298,18 +301,6 @@ def test_dying_at_each_write_changes_nothing(
 # ---- logs that begin anew
 
 
-@pytest.fixture
-def _short_logs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A snapshot after every turn."""
-    monkeypatch.setattr(checkpoint, "is_due", lambda size, before: True)
-
-
-@pytest.mark.usefixtures("_short_logs")
-@pytest.mark.parametrize("case", CASES)
-def test_going_on_from_snapshots_changes_nothing(case: str, tmp_path: Path) -> None:
-    agree(run(tmp_path, job_of(case), lose_all), case)
-
-
 @pytest.mark.usefixtures("_short_logs")
 @pytest.mark.parametrize(
     ("case", "what", "how"),
@@ -326,7 +317,7 @@ def test_dying_while_logs_begin_anew_and_in_between_changes_nothing(
 
 
 def test_what_is_on_the_disk_does_not_grow_with_the_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint, "LEAST", 10_000)
+    monkeypatch.setattr(turns, "LEAST", 10_000)
     most = {}
     for rounds in (40, 160):
         job = Job(f"long-{rounds}", "lagrangian", INPUTS, options={"rounds": rounds}, seed=SEED)
@@ -402,11 +393,11 @@ def test_turns_of_long_ago_are_not_repeated(tmp_path: Path) -> None:
         everybody.run(listen)
         plant = everybody.plant("boiler")
         assert plant.due == len(came) == 14
-        for sequence in range(plant.due - checkpoint.KEPT, plant.due):
+        for sequence in range(plant.due - plant.KEPT, plant.due):
             assert plant.receive(sequence, came[sequence]) == replies_to(plant, sequence)
-        with pytest.raises(ProtocolError, match="answered long ago"):
+        with pytest.raises(ProtocolError, match="taken in long ago"):
             plant.receive(0, came[0])
-        with pytest.raises(ProtocolError, match="long ago or with other content"):
+        with pytest.raises(ProtocolError, match="taken in long ago"):
             everybody.coordinator.receive("boiler", 0, b"")
 
 
@@ -425,7 +416,7 @@ MOMENTS_SECRET = Job("secret", "sufficient", INPUTS, privacy=cf.Privacy(8.0, 1e-
 @contextmanager
 def dying_at_a_step(monkeypatch: pytest.MonkeyPatch, at: int, how: str) -> Iterator[list[str]]:
     """Die at the ``at``-th durable step of anybody: a row added to a log, or a charge; yields their names."""
-    append, reserve, settle, steps = SealedLogs.append, Ledger.reserve, Ledger.settle, list[str]()
+    append, spend, settle, steps = SealedLogs.append, Ledger.spend, Ledger.settle, list[str]()
 
     def step(name: str, real: Any, *arguments: Any) -> Any:
         steps.append(name)
@@ -439,7 +430,7 @@ def dying_at_a_step(monkeypatch: pytest.MonkeyPatch, at: int, how: str) -> Itera
     with monkeypatch.context() as patch:
         audited = lambda *a: append(*a) if a[1] == "entries" else step(f"{a[1]} {a[2].kind}", append, *a)  # noqa: E731
         patch.setattr(SealedLogs, "append", audited)
-        patch.setattr(Ledger, "reserve", lambda *a, **named: step("ledger reserved", partial(reserve, **named), *a))
+        patch.setattr(Ledger, "spend", lambda *a, **named: step("ledger reserved", partial(spend, **named), *a))
         patch.setattr(Ledger, "settle", lambda *a: step(f"ledger {a[2]}", settle, *a))
         yield steps
 
@@ -457,20 +448,22 @@ def check_books(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["before", "after"])
+@pytest.mark.parametrize("job", [SECRET, MOMENTS_SECRET], ids=["rows", "moments"])
 def test_each_release_is_charged_once_whenever_death_comes(
-    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    job: Job, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every durable step of a private job, one after the other; noise of the operating system."""
+    """Durable steps of a private job, one after the other, of several releases every fifth; noise as in earnest."""
     seen: list[str] = []
-    for at in range(1, 1000):
+    releases = 1 if job is SECRET else len(SHARES)
+    for at in range(1, 1000, 1 if job is SECRET or THOROUGH else 5):
         folder, released = tmp_path / f"{at}", {name: set[bytes]() for name in INPUTS}
 
         def watch(everybody: Federation, moment: str, unit: str, released: dict[str, set[bytes]] = released) -> None:
             if moment == "after reply":
                 plant = everybody.plant(unit)
-                released[unit] |= set(plant._turns[plant.due - 1].replies)
+                released[unit] |= {reply.data for reply in plant.replies(plant.due - 1)}
 
-        with dying_at_a_step(monkeypatch, at, how) as steps, federation(folder, SECRET) as everybody:
+        with dying_at_a_step(monkeypatch, at, how) as steps, federation(folder, job) as everybody:
             try:
                 everybody.run(watch)
             except Killed:
@@ -478,56 +471,28 @@ def test_each_release_is_charged_once_whenever_death_comes(
             else:
                 break
         for name in INPUTS:  # at any moment: what has left was charged, and nothing else twice
-            assert len(released[name]) <= entries(folder)[name] <= 1
-        with federation(folder, SECRET) as everybody:
-            everybody.run(watch)
-            for name in INPUTS:
-                state = everybody.plant(name).state
-                assert isinstance(state, ExchangeUnit)
-                assert state.release is not None
-                (sent,) = map(decode, released[name])  # the same bytes, however often they were asked for
-                assert isinstance(sent, Sufficient)
-                # what is kept of how it was made is of the message that was sent, not of one that was made later
-                assert noise_of(sent, name, state.release.sigma) == pytest.approx(1.0, abs=1e-6)
-        assert entries(folder) == {"boiler": 1, "turbine": 1}
-        check_books(folder)
-    order = ["audit approved", "turns turn", "ledger reserved", "audit left", "ledger released"]
-    assert [step for step in steps if step in order and step != "turns turn"][:4] == [order[0], *order[2:]]
-    assert set(order) <= set(seen)
-
-
-@pytest.mark.parametrize("how", ["before", "after"])
-def test_each_round_of_moments_is_charged_once_whenever_death_comes(
-    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same of a job with several releases; every fifth durable step, all of them if it may take minutes."""
-    for at in range(1 if how == "after" else 3, 1000, 1 if THOROUGH else 5):
-        folder, released = tmp_path / f"{at}", {name: set[bytes]() for name in INPUTS}
-
-        def watch(everybody: Federation, moment: str, unit: str, released: dict[str, set[bytes]] = released) -> None:
-            if moment == "after reply":
-                plant = everybody.plant(unit)
-                released[unit] |= set(plant._turns[plant.due - 1].replies)
-
-        with dying_at_a_step(monkeypatch, at, how), federation(folder, MOMENTS_SECRET) as everybody:
-            try:
-                everybody.run(watch)
-            except Killed:
-                pass
-            else:
-                break
-        with federation(folder, MOMENTS_SECRET) as everybody:
+            private = [data for data in released[name] if isinstance(decode(data), Sufficient | Moments)]
+            assert len(private) <= entries(folder)[name] <= releases
+        with federation(folder, job) as everybody:
             everybody.run(watch)
             for name in INPUTS:
                 state, sent = everybody.plant(name).state, [decode(data) for data in released[name]]
                 assert isinstance(state, ExchangeUnit)
                 assert state.release is not None
-                rounds = {message.round: message for message in sent if isinstance(message, Moments)}
-                assert len(sent) == 1 + len(rounds) <= 1 + len(SHARES)  # the same bytes, however often they were asked
-                root = np.sqrt(np.linalg.eigvalsh(rounds[len(SHARES) - 1].noise)) / state.release.sigma
-                assert (root > 0).all()
-        assert entries(folder) == dict.fromkeys(INPUTS, len(SHARES))
+                private = [each for each in sent if isinstance(each, Sufficient | Moments)]
+                assert len(private) == releases, "the same bytes, however often they were asked for"
+                # what is kept of how it was made is of the message that was sent, not of one that was made later
+                if isinstance(private[0], Sufficient):
+                    assert noise_of(private[0], name, state.release.sigma) == pytest.approx(1.0, abs=1e-6)
+                else:
+                    (last,) = (each for each in private if each.round == releases - 1)
+                    assert (np.linalg.eigvalsh(last.noise) > 0).all()
+        assert entries(folder) == dict.fromkeys(INPUTS, releases)
         check_books(folder)
+    if job is SECRET:
+        order = ["audit approved", "turns turn", "ledger reserved", "audit left", "ledger released"]
+        assert [step for step in steps if step in order and step != "turns turn"][:4] == [order[0], *order[2:]]
+        assert set(order) <= set(seen)
 
 
 @pytest.mark.parametrize("log", ["turns", "audit"])
@@ -734,7 +699,7 @@ import sys
 sys.path.insert(0, sys.argv[1])
 import test_sessions
 from pathlib import Path
-test_sessions.checkpoint.LEAST = 20_000  # it is killed while logs begin anew, too
+test_sessions.turns.LEAST = 20_000  # it is killed while logs begin anew, too
 test_sessions.run(Path(sys.argv[2]), test_sessions.job_of(sys.argv[3]))
 print("done", flush=True)
 """

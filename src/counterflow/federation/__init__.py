@@ -11,7 +11,6 @@ from counterflow.exchange.task import UnitData
 from counterflow.federation.asking import PlantView
 from counterflow.federation.audit import Audit, verify
 from counterflow.federation.coordinator_session import CoordinatorSession
-from counterflow.federation.description import Description
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
 from counterflow.federation.parts import CoordinatorResult
@@ -21,7 +20,7 @@ from counterflow.federation.question_gate import QuestionGate
 from counterflow.federation.turns import Outgoing
 
 __all__ = [
-    "Audit", "CoordinatorResult", "CoordinatorSession", "Description", "Guard", "Job", "Outgoing", "PlantSession",
+    "Audit", "CoordinatorResult", "CoordinatorSession", "Guard", "Job", "Outgoing", "PlantSession",
     "PlantView", "Policy", "QuestionGate", "UnitData", "plant", "verify",
 ]  # fmt: skip
 

@@ -5,6 +5,7 @@ A question goes into the plant's box, and its answer comes out of it; the plant'
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from counterflow.control import Law, as_law
 from counterflow.errors import CounterflowError, OptionError, ProtocolError, UnknownNameError
 from counterflow.exchange.controllers import UnitControllers
 from counterflow.exchange.task import UnitData
-from counterflow.federation.controller_terms import ELSEWHERE, PlantControllers
+from counterflow.federation.controllers import ELSEWHERE, supposed_terms
 from counterflow.federation.job import Job
 from counterflow.federation.parts import SavedUnit, calendar_of, provenance_of, questions_about
 from counterflow.federation.policy import Policy
@@ -43,7 +44,7 @@ class PlantView(UnitView):
         self, saved: SavedUnit, box: QuestionBox, own: Callable[[], UnitData], patience: float = 60.0, zone: str = ""
     ) -> None:
         self._saved, self._own = saved, own
-        own_laws = PlantControllers(UnitControllers(saved.part, saved.job.dt)) if saved.job.privacy is None else None
+        own_laws = UnitControllers(saved.part, saved.job.dt) if saved.job.privacy is None else None
         server = RemoteServer(saved.job, box, saved.rows, saved.part.unit, saved.latest, patience, own_laws)
         super().__init__(saved.part, server, dt=saved.job.dt, calendar=calendar_of(saved.job, zone))
         self.unit, self.method, self.provenance = saved.part.unit.name, saved.job.method, provenance_of(saved.job)
@@ -88,7 +89,7 @@ class RemoteServer:
     own: Unit
     latest: bool = True
     patience: float = 60.0
-    controllers: PlantControllers | None = None
+    controllers: UnitControllers | None = None
     supposed: tuple[str, Mapping[str, Law], str] | None = None  # word, laws, and what is said of them
 
     @property
@@ -145,8 +146,8 @@ class RemoteServer:
                 raise OptionError(
                     f"unit {self.own.name!r}, {name!r}: between machines a law is one of counterflow's own"
                 )
-        said = self.controllers.supposing(own, Policy(self.own.name, react=True))
-        return replace(self, supposed=(secrets.token_hex(8), own, said.to_text()))
+        said = supposed_terms(self.controllers, own, Policy(self.own.name, react=True))
+        return replace(self, supposed=(secrets.token_hex(8), own, json.dumps(said.to_json())))
 
     def _exchanged(self, asked: Sequence[Message], watch: Watch | None) -> list[Message]:
         """What comes back; a refusal is raised."""

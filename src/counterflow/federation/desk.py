@@ -11,7 +11,8 @@ from itertools import count, groupby
 from pathlib import Path
 
 from counterflow.errors import CounterflowError, OptionError, PrivacyError, ProtocolError
-from counterflow.federation.controller_terms import PlantControllers
+from counterflow.exchange.controllers import UnitControllers
+from counterflow.federation.controllers import reaction, terms_of
 from counterflow.federation.guard import Answered, Guard
 from counterflow.federation.job import Job
 from counterflow.federation.question_box import LOOK, QuestionBox
@@ -33,7 +34,7 @@ class PlantDesk:
 
     def __init__(
         self, box: QuestionBox, job: Job, renewed: Callable[[], Guard], policy_file: Path,
-        controllers: PlantControllers | None = None,
+        controllers: UnitControllers | None = None,
     ) -> None:  # fmt: skip
         self._box, self._job, self._renewed, self._file = box, job, renewed, policy_file
         self._controllers, self._turn, self._line = controllers, threading.RLock(), threading.Lock()
@@ -101,11 +102,11 @@ class PlantDesk:
             laws = self._box.laws(trial.supposed) if trial.supposed else {}
             if laws is None:
                 raise ProtocolError(f"unit {unit!r}: no question of its own supposes other laws by this word")
-            said, moves = known.reaction(trial, hashlib.sha256(data).hexdigest(), laws)
-            reaction = encode(said)
+            own = known.supposing(laws) if laws else known
+            said = encode(reaction(own, trial, hashlib.sha256(data).hexdigest()))
         except CounterflowError as error:
             self.guard.refuse("incoming", data, error)
-        return self.guard.send(reaction, Answered(data, moves))
+        return self.guard.send(said, Answered(data, own.columns))
 
     def _renew(self) -> None:
         """Look at the policy again, if its file has changed."""
@@ -127,9 +128,9 @@ class PlantDesk:
     def _terms(self) -> Numbered:
         """Who may ask about this plant's inputs, until the coordinator has said it back."""
         self._renew()
-        said = None if self._controllers is None else self._controllers.terms(self.guard.policy)
-        text = "" if said is None else said.to_text()
-        data = encode(Terms(self.guard.unit, json.dumps(self._asking, sort_keys=True), text))
+        said = None if self._controllers is None else terms_of(self._controllers, self.guard.policy)
+        told = self._asking | {"controllers": None if said is None else said.to_json()}
+        data = encode(Terms(self.guard.unit, json.dumps(told, sort_keys=True)))
         if hashlib.sha256(data).hexdigest() == self._told:
             return []
         return [(next(self._numbers), self.guard.send(data))]

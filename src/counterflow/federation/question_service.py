@@ -6,28 +6,30 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 
 from counterflow.errors import CounterflowError, DataError, OptionError, ProtocolError, StorageError
 from counterflow.federation.audit import Audit
-from counterflow.federation.controller_terms import ControllerTerms
+from counterflow.federation.controllers import MOST_STEPS, Carry, ControllerTerms, Rounds
 from counterflow.federation.job import QUESTIONS, Job
-from counterflow.federation.policy import Policy, spoken
+from counterflow.federation.messages import spoken
+from counterflow.federation.policy import Policy
 from counterflow.federation.question_box import LARGEST
 from counterflow.federation.question_gate import PER_MINUTE, QuestionGate, QuestionRate
 from counterflow.federation.refusal import Numbered, refusal_of
-from counterflow.federation.rounds import MOST_STEPS, Carry, RemoteControllers, Rounds
 from counterflow.files import make_folder
 from counterflow.plant.units import MANIPULATED
 from counterflow.protocol import Ask, Change, Message, Openings, Terms, encode
 from counterflow.protocol.questions import HELD, OPENINGS_LIMIT
 from counterflow.questions.answering import Server
 from counterflow.questions.registry import question
+from counterflow.records import strict_json
 from counterflow.sealed_file import read_json, write_json
 from counterflow.threads import one_blas_thread
 
@@ -54,15 +56,9 @@ class QuestionService:
     """
 
     def __init__(
-        self,
-        home: Path,
-        job: Job,
-        server: Server,
-        audit: Audit | None,
-        grace: float = 0.0,
-        per_minute: int = PER_MINUTE,
-        carry: Carry | None = None,
-    ) -> None:
+        self, home: Path, job: Job, server: Server, audit: Audit | None, grace: float = 0.0,
+        per_minute: int = PER_MINUTE, carry: Carry | None = None,
+    ) -> None:  # fmt: skip
         if job.method != QUESTIONS or server.names != job.units:
             raise ProtocolError(f"{job.label} asks about {', '.join(job.units)}; the fit has {', '.join(server.names)}")
         self._folder, self._job, self._server, self._audit = home / FOLDER, job, server, audit
@@ -73,7 +69,8 @@ class QuestionService:
         self._kept: dict[str, bool] = {}
         for unit in job.units:
             self._recall(unit)
-        self._gate = self._made()
+        inputs = {unit: job.input_names(unit) for unit in job.units}
+        self._gate = QuestionGate(self._policies, inputs, audit)
 
     def receive(self, unit: str, messages: Numbered) -> Numbered:
         """What the unit that has authenticated itself as ``unit`` is told in return, question by question."""
@@ -86,25 +83,16 @@ class QuestionService:
     def _answered(self, unit: str, asked: list[bytes]) -> list[Message]:
         try:
             self._rate.count(unit)
-            read = [spoken(unit, data, self._job, LARGEST) for data in asked]
-            if isinstance(read[0], Terms) and len(read) == 1:
-                self._agree(unit, read[0])
-                return [read[0]]  # said back: now the plant knows that it was heard
-            if isinstance(read[0], Openings) and len(read) == 1:
-                self._wait_for(set(self._job.units))
-                return [self._openings(unit)]
-            *changes, ask = read
-            if not isinstance(ask, Ask) or not all(isinstance(change, Change) for change in changes):
-                raise ProtocolError(
-                    f"server: unit {unit!r}: a question is any number of Change, and one Ask at its end"
-                )
-            causes = {change.cause for change in changes if isinstance(change, Change)}
-            everybody, kind = set(self._job.units), question(ask.kind)
-            of_all = kind.of_shares or (kind.of_worlds and ask.controllers != HELD)
-            self._wait_for(everybody if of_all else causes & everybody)
-            server = self._running(ask) if kind.of_worlds or kind.held_only else self._server
-            with one_blas_thread(), np.errstate(all="ignore"):
-                return list(self._gate.answer(server, unit, [c for c in changes if isinstance(c, Change)], ask))
+            match [spoken(unit, data, self._job, LARGEST) for data in asked]:
+                case [Terms() as terms]:
+                    self._agree(unit, terms)
+                    return [terms]  # said back: now the plant knows that it was heard
+                case [Openings()]:
+                    self._wait_for(set(self._job.units))
+                    return [self._openings(unit)]
+                case [*changes, Ask() as ask] if all(isinstance(each, Change) for each in changes):
+                    return self._answers(unit, cast(list[Change], changes), ask)
+            raise ProtocolError(f"server: unit {unit!r}: a question is any number of Change, and one Ask at its end")
         except StorageError:  # its text names files of this machine; it stands in the process log
             _log.exception("a question of unit %r was not answered", unit)
             return [refusal_of(unit, CounterflowError("the coordinator cannot answer now: its owner's logs say why"))]
@@ -113,6 +101,14 @@ class QuestionService:
         except (np.linalg.LinAlgError, MemoryError) as error:
             text = f"the numbers of this question are beyond the server ({type(error).__name__}): ask for less"
             return [refusal_of(unit, DataError(text))]
+
+    def _answers(self, unit: str, changes: Sequence[Change], ask: Ask) -> list[Message]:
+        everybody, kind = set(self._job.units), question(ask.kind)
+        of_all = kind.of_shares or (kind.of_worlds and ask.controllers != HELD)
+        self._wait_for(everybody if of_all else everybody & {change.cause for change in changes})
+        server = self._running(ask) if kind.of_worlds or kind.held_only else self._server
+        with one_blas_thread(), np.errstate(all="ignore"):
+            return list(self._gate.answer(server, unit, changes, ask))
 
     def _running(self, ask: Ask) -> Server:
         """The server, with the controllers of all plants that have some, the asker's own perhaps with other laws.
@@ -134,10 +130,10 @@ class QuestionService:
             )
         kept, supposed = self._kept, {}
         if ask.supposed and known.get(ask.unit, _NONE).reacts:
-            known[ask.unit] = ControllerTerms.from_text(ask.terms, len(self._job.inputs[ask.unit]))
+            known[ask.unit] = ControllerTerms.from_json(_json(ask.unit, ask.terms), len(self._job.inputs[ask.unit]))
             kept, supposed = {}, {ask.unit: ask.supposed}
         silent = [unit for unit, terms in known.items() if not terms.reacts or self._carry is None]
-        reactors = {unit: RemoteControllers(unit, known[unit]) for unit in self._job.units if unit in known}
+        reactors = {unit: known[unit] for unit in self._job.units if unit in known}
         rounds = None if self._carry is None else Rounds(self._carry, self._job, self._waiting, supposed=supposed)
         return self._server.running(reactors, kept, rounds, sorted(silent), supposed=bool(supposed))
 
@@ -171,25 +167,25 @@ class QuestionService:
     # ---- who may ask whom
 
     def _agree(self, unit: str, terms: Terms) -> None:
-        policy, said = _read(unit, terms.text), None
-        if terms.controllers:
-            said = ControllerTerms.from_text(terms.controllers, len(self._job.inputs[unit]))
+        found = _json(unit, terms.text)
+        self._take_down(unit, found)
         make_folder(self._folder)
-        kept = policy.asking() | {"controllers": None if said is None else json.loads(said.to_text())}
-        write_json(self._folder / f"{unit}.json", _TERMS, kept)
+        write_json(self._folder / f"{unit}.json", _TERMS, found)
         if self._audit is not None:
-            self._audit.write("terms", unit=unit, ask={k: list(v) for k, v in policy.ask.items()}, asks=policy.answers)
-        self._said(unit, policy, said)
-        self._gate = self._made()
+            self._audit.write("terms", unit=unit, ask=found["ask"], asks=found["answers"])
         self._told.notify_all()
 
-    def _said(self, unit: str, policy: Policy, controllers: ControllerTerms | None) -> None:
-        if controllers != self._controllers.get(unit):
+    def _take_down(self, unit: str, found: Any) -> None:
+        """What a plant says, or has said before, of who may ask about it and of its controllers."""
+        asking = {key: value for key, value in found.items() if key != "controllers"} if isinstance(found, dict) else {}
+        policy, said = Policy.from_asking(asking), found.get("controllers") if asking else None
+        if policy.unit != unit:
+            raise ProtocolError(f"server: unit {unit!r} sends the terms of {policy.unit!r:.100}")
+        known = {} if said is None else {unit: ControllerTerms.from_json(said, len(self._job.inputs[unit]))}
+        if known.get(unit) != self._controllers.get(unit):
             self._kept.clear()
         self._policies[unit] = policy
-        self._controllers.pop(unit, None)
-        if controllers is not None:
-            self._controllers[unit] = controllers
+        self._controllers = {name: terms for name, terms in self._controllers.items() if name != unit} | known
 
     def _recall(self, unit: str) -> None:
         """What a plant has said before."""
@@ -197,30 +193,15 @@ class QuestionService:
         if not path.exists():
             return
         try:
-            found = dict(read_json(path, _TERMS))
-            said = found.pop("controllers", None)  # files of earlier versions have none
-            terms = None if said is None else ControllerTerms.from_json(said, len(self._job.inputs[unit]))
-            self._said(unit, _agreed(unit, found), terms)
+            self._take_down(unit, read_json(path, _TERMS))
         except CounterflowError as error:
             raise StorageError(
                 f"federation: {path} cannot be read ({error}); remove it, the plant says it again", code=error.code
             ) from error
 
-    def _made(self) -> QuestionGate:
-        inputs = {unit: self._job.input_names(unit) for unit in self._job.units}
-        return QuestionGate(self._policies, inputs, self._audit)
 
-
-def _read(unit: str, text: str) -> Policy:
+def _json(unit: str, text: str) -> Any:
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
+        return strict_json(text)
+    except ValueError:
         raise ProtocolError(f"server: the terms of unit {unit!r} are not JSON") from None
-    return _agreed(unit, found)
-
-
-def _agreed(unit: str, asking: object) -> Policy:
-    policy = Policy.from_asking(asking)
-    if policy.unit != unit:
-        raise ProtocolError(f"server: unit {unit!r} sends the terms of {policy.unit!r:.100}")
-    return policy

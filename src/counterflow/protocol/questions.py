@@ -96,7 +96,7 @@ class Ask(Message):
     Whether there is such a kind is known where it is answered.
     ``controllers``: "held" (inputs that controllers move stay as they are), "reacting" (controllers answer), or "": as
     the server thinks best. ``supposed``: a word by which the asking unit knows that its own controllers are to follow
-    other laws in the trials of this question; ``terms``: what it says of them then, as in ``Terms``.
+    other laws in the trials of this question; ``terms``: what it says of them then, as ``Terms`` do.
     """
 
     kind: str
@@ -228,14 +228,10 @@ class Refused(Message):
 
 @dataclass(frozen=True)
 class Terms(Message):
-    """Unit to server, which says it back: who may ask about its inputs, as JSON text for ``federation.policy``.
-
-    ``controllers``: what it says of its controllers, as JSON text for ``federation.reactions``; empty: it has none.
-    """
+    """Unit to server, which says it back: who may ask about its inputs, and what its controllers are, as JSON."""
 
     text: str
-    controllers: str = ""
-    texts: ClassVar[Mapping[str, int]] = MappingProxyType({"text": TERMS_LIMIT, "controllers": TERMS_LIMIT})
+    texts: ClassVar[Mapping[str, int]] = MappingProxyType({"text": TERMS_LIMIT})
 
     def check(self) -> None:
         if not self.text:

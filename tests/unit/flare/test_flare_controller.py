@@ -23,11 +23,11 @@ from nvflare.apis.signal import Signal
 
 from counterflow.exchange.task import UnitData
 from counterflow.federation import Job, Policy
+from counterflow.federation.controllers import Unanswered
 from counterflow.federation.flare import controller, envelope, jobs
 from counterflow.federation.flare.controller import CoordinatorController, carry
 from counterflow.federation.flare.envelope import CANNOT, REFUSAL
 from counterflow.federation.refusal import Refusal
-from counterflow.federation.rounds import Unanswered
 from counterflow.federation.sites.site import CoordinatorSite
 
 PLANT = cf.random_plant(units=["boiler", "turbine"], outputs=3, rng=1)

@@ -28,9 +28,8 @@ from counterflow.exchange.task import UnitData
 from counterflow.federation import audit, job_gate
 from counterflow.federation.asking import PlantView
 from counterflow.federation.audit import Audit
-from counterflow.federation.controller_terms import PlantControllers
+from counterflow.federation.controllers import Carry
 from counterflow.federation.coordinator_session import CoordinatorSession
-from counterflow.federation.description import Description
 from counterflow.federation.desk import PlantDesk
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import QUESTIONS, Job
@@ -40,7 +39,6 @@ from counterflow.federation.policy import Policy
 from counterflow.federation.question_box import QuestionBox
 from counterflow.federation.question_gate import PER_MINUTE
 from counterflow.federation.question_service import GRACE, QuestionService
-from counterflow.federation.rounds import Carry
 from counterflow.federation.sites import party
 from counterflow.files import write_whole
 from counterflow.plant import LocalModel, Recording
@@ -124,14 +122,14 @@ class PlantSite:
         """The guard of one job, if this plant takes part in it now."""
         policy = self.policy
         job_gate.count(job, policy, audit)
-        guard = Guard(job, Description.of(own), policy, audit)
+        guard = Guard(job, own, policy, audit)
         try:
             job_gate.require_approval(job, policy, audit, self.home)
         except PrivacyError as error:
             guard.refuse("job", job.to_text().encode(), error)
         return guard
 
-    def _controllers(self, job: Job, own: UnitData) -> PlantControllers | None:
+    def _controllers(self, job: Job, own: UnitData) -> UnitControllers | None:
         """The plant's controllers, as it has learned them in the fit that a standing job is about.
 
         After a private fit none of them answers: what one would do tells what it reads.
@@ -143,7 +141,7 @@ class PlantSite:
         if saved.job.privacy is not None or questions_about(saved.job).digest != job.digest:
             return None
         same = saved.is_of(own)
-        return PlantControllers(UnitControllers(saved.part, job.dt, own.y if same else None, own.u if same else None))
+        return UnitControllers(saved.part, job.dt, own.y if same else None, own.u if same else None)
 
     def view(self, fit: str | None = None, patience: float = 60.0) -> PlantView:
         """What this plant sees of a finished fit; the latest, if none is named."""

@@ -15,7 +15,7 @@ from counterflow.exchange.exchange import ExchangeServer
 from counterflow.exchange.registry import LOG_ROWS, ROWS
 from counterflow.exchange.rows import Maximum
 from counterflow.exchange.task import LocalTask
-from counterflow.federation import checkpoint
+from counterflow.federation import turns
 from counterflow.learning.likelihood import SharedRecord
 from counterflow.learning.optimiser import Estimated
 from counterflow.protocol import Sufficient
@@ -28,7 +28,7 @@ BEGINNING = ROWS.server(TASK)
 
 def snapshot() -> tuple[dict[str, Any], list[bytes]]:
     state = replace(BEGINNING, said=MappingProxyType({"a": MESSAGE}))
-    table, pieces = checkpoint.snapshot(state, np.array([[np.inf, 1 / 3]]))
+    table, pieces = turns.snapshot(state)
     return json.loads(json.dumps(table, allow_nan=False)), pieces
 
 
@@ -36,13 +36,12 @@ def of_finished() -> tuple[dict[str, Any], list[bytes]]:
     """A snapshot that keeps what only a release of rows with models has found."""
     shared = SharedRecord.from_messages([MESSAGE])
     found = Estimated(ONE, ONE, ONE, 0.0, 1, True, 0.0)
-    table, pieces = checkpoint.snapshot(replace(BEGINNING, memory=Maximum(shared, found)), np.zeros((0, 0)))
+    table, pieces = turns.snapshot(replace(BEGINNING, memory=Maximum(shared, found)))
     return json.loads(json.dumps(table, allow_nan=False)), pieces
 
 
 def test_a_state_comes_back_bit_by_bit() -> None:
-    state, numbers = checkpoint.restored(BEGINNING, *snapshot(), "here")
-    assert numbers.tolist() == [[np.inf, 1 / 3]]
+    state = turns.restored(BEGINNING, *snapshot(), "here")
     assert state.task is BEGINNING.task
     for name, value in MESSAGE.__dict__.items():
         found = getattr(state.said["a"], name)
@@ -52,7 +51,7 @@ def test_a_state_comes_back_bit_by_bit() -> None:
 
 def test_a_snapshot_of_another_kind_of_job_is_refused() -> None:
     with pytest.raises(StorageError, match="this kind of job"):
-        checkpoint.restored(ExchangeServer(LOG_ROWS, TASK), *of_finished(), "here")
+        turns.restored(ExchangeServer(LOG_ROWS, TASK), *of_finished(), "here")
 
 
 def test_what_no_session_has_written_is_refused() -> None:
@@ -65,7 +64,7 @@ def test_what_no_session_has_written_is_refused() -> None:
     ):  # fmt: skip
         assert wrong != text
         with pytest.raises(StorageError, match="this kind of job"):
-            checkpoint.restored(BEGINNING, json.loads(wrong), pieces, "here")
+            turns.restored(BEGINNING, json.loads(wrong), pieces, "here")
     for cut in (pieces[:-1], [*pieces, b""], [pieces[0][:-1], *pieces[1:]]):
         with pytest.raises(StorageError, match="this kind of job"):
-            checkpoint.restored(BEGINNING, table, cut, "here")
+            turns.restored(BEGINNING, table, cut, "here")
