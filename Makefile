@@ -40,7 +40,7 @@ demo: $(VENV)/.run
 
 # a file's tests share one worker: those between machines share one federation
 test: $(VENV)/.dev
-	$(SINGLE) $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
+	$(SINGLE) $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # kernels, messages, data, commands and the console's guard: no fits over many seeds, no browser, no federation
 QUICK ?= tests/unit/cli tests/unit/plant tests/unit/filtering tests/unit/identification tests/unit/protocol \

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import platform
+from datetime import date
 from importlib import metadata
 from pathlib import Path
 
 import numpy as np
+
+import counterflow
 
 
 def description(*packages: str) -> str:
@@ -39,6 +42,7 @@ def gemm_rate(size: int = 1500) -> float:
 
 
 def write(name: str, text: str) -> None:
-    """Print a result and leave it in benchmarks/results."""
+    """Print a result and leave it in benchmarks/results, with the version and the day."""
+    text = f"{text}\n\nCounterflow {counterflow.__version__}, {date.today().isoformat()}.\n"
     print(text)
-    (Path(__file__).parent / "results" / f"{name}.md").write_text(text + "\n", encoding="utf-8")
+    (Path(__file__).parent / "results" / f"{name}.md").write_text(text, encoding="utf-8")

@@ -16,6 +16,19 @@ settings.register_profile("suite", deadline=None, suppress_health_check=[HealthC
 settings.load_profile("suite")
 
 
+LONGEST_FIRST = ("e2e", "flare", "reference", "contract")  # folders whose files take longest: none is left for the end
+
+
+def pytest_collection_modifyitems(items):
+    """Files that take long come first, so that all workers end at about the same time."""
+
+    def place(item):
+        folders = item.path.parts
+        return next((k for k, name in enumerate(LONGEST_FIRST) if name in folders), len(LONGEST_FIRST))
+
+    items.sort(key=place)
+
+
 @pytest.fixture(autouse=True)
 def _global_random_state_is_left_alone():
     """Randomness is an argument: nothing may draw from NumPy's global generator."""
