@@ -29,6 +29,10 @@ FORMATS = {
     "month first": lambda m: f"{m.month}/{m.day}/{m.year} {m.hour % 12 or 12}:{m:%M:%S %p}",
     "dots": lambda m: f"{m:%d.%m.%Y %H:%M:%S}",
     "named": lambda m: f"{m:%d-%b-%y %H:%M:%S}",
+    "year and slashes": lambda m: f"{m:%Y/%m/%d %H:%M:%S},000",
+    "offset": lambda m: f"{(m + timedelta(hours=2)).isoformat()}+02:00",
+    "short offset": lambda m: f"{(m - timedelta(hours=3, minutes=30)).isoformat()}-0330",
+    "named, whole year": lambda m: f" {m:%d-%b-%Y %H:%M:%S} ",
     "epoch": lambda m: str(int((m - datetime(1970, 1, 1)).total_seconds())),
     "epoch ms": lambda m: str(1000 * int((m - datetime(1970, 1, 1)).total_seconds())),
 }

@@ -105,7 +105,7 @@ def draft(found: Inspection) -> Draft:
             options["text"] = "missing"
             word = next(iter(channel.odd))
             questions.append(f"{name} has text such as {word!r} in {channel.odd_count} cells: is that missing?")
-    roles = _Roles(usable, {name: read_tag(without_measure(name, found.measures)) for name in usable}, questions)
+    roles = _Roles(usable, {name: read_tag(without_measure(name, found.table.measures)) for name in usable}, questions)
     left_out |= roles.left_out
     kept = {name: tag for name, tag in roles.tags.items() if name not in left_out}
     selections = {}
@@ -116,7 +116,7 @@ def draft(found: Inspection) -> Draft:
             for moved in (True, False)
         )
         selections[group] = Selection((), inputs, outputs)
-    units = tuple(choose(selections, list(usable), found.measures)) if selections else ()
+    units = tuple(choose(selections, list(usable), found.table.measures)) if selections else ()
     if units and not roles.inputs:
         questions.append("no channel looks like one that people or controllers move: which are inputs?")
     why = {**roles.outputs, **roles.inputs}
@@ -125,7 +125,7 @@ def draft(found: Inspection) -> Draft:
 
 def _pattern(found: Inspection, roles: _Roles, name: str) -> Pattern:
     """A channel, with limits where it is moved in per cent."""
-    measure, facts = found.measures.get(name, ""), found[name]
+    measure, facts = found.table.measures.get(name, ""), found[name]
     moved = name in roles.inputs and roles.tags[name].role is Role.MOVED and measure in _PERCENT
     within = facts.levels > 2 and facts.low >= 0 and (1.5 if measure else 20) < facts.high <= _LIMITS[1]
     return Pattern(name, measure, _LIMITS if moved and within else None)
@@ -195,7 +195,7 @@ class _Roles:
             self.outputs[name] = "measured"
         elif facts.kind in ("on/off", "discrete"):
             self.inputs[name] = facts.kind
-        elif facts.held >= _STILL and facts.transitions:
+        elif _STILL <= facts.held < 1:
             self.inputs[name] = "moves by steps"
             self.questions.append(
                 f"{name} repeats its value in {100 * facts.held:.0f} % of the rows, so it was taken for an input: is "

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
+import polars
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
@@ -39,7 +39,6 @@ class ChannelFacts:
     mean: float
     spread: float  # standard deviation
     levels: int  # different values
-    commonest: float  # share of the known rows that have the commonest value
     held: float  # share of rows, in time order, that repeat the value before
     longest_hold: int  # most rows in a row with one value
     infinite: int
@@ -53,12 +52,6 @@ class ChannelFacts:
     def is_empty(self) -> bool:
         """Whether it holds no number at all."""
         return self.levels == 0
-
-    @property
-    def transitions(self) -> int:
-        """How often the value changes from a row to the next."""
-        known = self.rows - self.missing - self.infinite
-        return max(0, known - 1 - round(self.held * max(0, known - 1)))
 
     @property
     def kind(self) -> str:
@@ -106,7 +99,7 @@ class ChannelFacts:
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
-        return asdict(self) | {"kind": self.kind, "verdict": self.verdict, "transitions": self.transitions}
+        return asdict(self) | {"kind": self.kind, "verdict": self.verdict}
 
 
 @dataclass(frozen=True)
@@ -123,12 +116,6 @@ class Inspection:
             raise unknown_name("channel", name, list(by_name))
         return by_name[name]
 
-    @cached_property
-    def measures(self) -> dict[str, str]:
-        """Units of measure by channel, as far as they are told."""
-        names = {channel.name for channel in self.channels}
-        return {name: measure for name, measure in self.table.measures.items() if name in names}
-
     @property
     def groups(self) -> dict[str, tuple[str, ...]]:
         """Channels by the unit that their names suggest."""
@@ -141,8 +128,8 @@ class Inspection:
     def steps(self) -> list[Step]:
         """What is known of the rows and their time, and what is done about it."""
         found = list(table_steps(self.table, self.time, len(self.channels)))
-        if self.measures:
-            found.append(told("measures", count=len(self.measures)))
+        if measured := {channel.name for channel in self.channels}.intersection(self.table.measures):
+            found.append(told("measures", count=len(measured)))
         if self.time is not None and self.time.duplicates:
             found.append(told("repeats", rows=self.time.duplicates))
         if self.time is not None and self.time.gaps and self.table.times is not None:
@@ -174,7 +161,7 @@ class Inspection:
             "files": [file.name for file in self.table.files], "kinds": [file.kind for file in self.table.files],
             "rows": self.table.rows, "short_rows": self.table.short_rows, "time": time,
             "groups": {group: list(names) for group, names in self.groups.items()},
-            "channels": [each.to_json() | {"unit": self.measures.get(each.name, "")} for each in self.channels],
+            "channels": [each.to_json() | {"unit": self.table.measures.get(each.name, "")} for each in self.channels],
         }  # fmt: skip
 
     def __str__(self) -> str:
@@ -246,24 +233,17 @@ def channel_facts(name: str, numbers: Numbers, order: NDArray[np.int64] | None =
     known = values[np.isfinite(values)]
     rows, infinite = len(values), int(np.isinf(values).sum())
     same = known[1:] == known[:-1]
-    repeats = np.diff(np.sort(known)) == 0  # of equal values in a row, the longest run is the commonest value
-    levels = len(known) - int(repeats.sum())
-    low, high, mean, spread, commonest = (np.nan,) * 5
-    if len(known):
-        low, high, mean, spread = (float(of()) for of in (known.min, known.max, known.mean, known.std))
-        commonest = longest_run(repeats) / len(known)
+    levels = polars.Series(known).n_unique()
+    starts, stops = runs(same)
+    longest = int((stops - starts).max(initial=0)) + 1 if len(known) else 0
+    of = (known.min, known.max, known.mean, known.std)
+    low, high, mean, spread = (float(each()) if len(known) else np.nan for each in of)
     return ChannelFacts(
-        name, guess_unit(name), rows, rows - len(known) - infinite, low, high, mean, spread, levels, commonest,
-        held=float(same.mean()) if len(same) else 0.0, longest_hold=longest_run(same) if len(known) else 0,
-        infinite=infinite, spikes=0 if levels <= FEW_LEVELS else count_spikes(values),
+        name, guess_unit(name), rows, rows - len(known) - infinite, low, high, mean, spread, levels,
+        held=float(same.mean()) if len(same) else 0.0, longest_hold=longest, infinite=infinite,
+        spikes=0 if levels <= FEW_LEVELS else count_spikes(values),
         words=numbers.words, odd=numbers.odd, odd_count=numbers.odd_count, sentinels=numbers.sentinels,
     )  # fmt: skip
-
-
-def longest_run(same: NDArray[np.bool_]) -> int:
-    """Most rows in a row with one value; `same` tells of each row but the first whether it repeats the one before."""
-    starts, stops = runs(same)
-    return int((stops - starts).max(initial=0)) + 1
 
 
 def count_spikes(values: FloatArray) -> int:

@@ -9,7 +9,7 @@ its actuators. The exact lists of tags of HAI 20.07 and 23.05 are not at hand: t
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +19,7 @@ import numpy as np
 from counterflow.arrays import FloatArray, block_diagonal
 from counterflow.data import hai, swat
 from counterflow.data.formats.workbook import write_rows
+from counterflow.data.presets import DataSet
 from counterflow.errors import OptionError
 from counterflow.plant import Plant, Unit
 from counterflow.randomness import stream
@@ -94,16 +95,19 @@ def write_stand_in(
 # ---- the plant behind them
 
 
-def chain(tags: Sequence[str], unit_of: Callable[[str], str | None], moved: Callable[[str], str]) -> Plant:
-    """Units in a chain: two states each, the first fed by the unit's own actuators and by the unit before it.
+def simulated(
+    dataset: DataSet, roles: Mapping[str, str], rows: int, seed: int, actuator: Callable[[str], FloatArray]
+) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
+    """Inputs, each as `actuator` moves it, and outputs, in the range of their family, of units in a chain.
 
-    `moved` tells of a tag whether it is an "input", an "output", or anything else.
+    A unit has two states, the first fed by its own actuators and by the unit before it. `roles`: of each tag, "input",
+    "output", or anything else.
     """
-    names = sorted({owner for tag in tags if (owner := unit_of(tag)) is not None})
+    names = sorted({owner for tag in roles if (owner := dataset.unit(tag)) is not None})
     units, blocks_B, blocks_C = [], [], []
     for k, name in enumerate(names):
-        sides = ([tag for tag in tags if unit_of(tag) == name and moved(tag) == side] for side in ("input", "output"))
-        unit = Unit(name, 2, *sides)
+        own = [tag for tag in roles if dataset.unit(tag) == name]
+        unit = Unit(name, 2, *([tag for tag in own if roles[tag] == side] for side in ("input", "output")))
         gains = [(0.15 if k == 0 else 0.05) * (-1) ** j * (1.0 if j == 0 else 0.4) for j in range(unit.n_inputs)]
         blocks_B.append(np.array([gains, [0.0] * unit.n_inputs]))
         blocks_C.append(np.array([(1.0, 0.4) if j % 2 == 0 else (0.2, 1.0) for j in range(unit.n_outputs)]))
@@ -112,24 +116,16 @@ def chain(tags: Sequence[str], unit_of: Callable[[str], str | None], moved: Call
     for k in range(1, len(names)):
         A[2 * k, 2 * k - 1] = 0.12  # what leaves the unit before comes in
     B, C = block_diagonal(blocks_B), block_diagonal(blocks_C)
-    return Plant(units=tuple(units), A=A, B=B, C=C, Q=1e-3 * np.eye(len(A)), R=4e-3 * np.eye(len(C)), dt=1.0)
-
-
-def _simulated(
-    plant: Plant, rows: int, seed: int, actuator: Callable[[str], FloatArray]
-) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
-    """Inputs and outputs by tag: each input as `actuator` moves it, outputs in the range of their family."""
-    inputs = {
-        unit.name: np.array([actuator(tag) for tag in unit.input_names]).reshape(unit.n_inputs, rows).T
-        for unit in plant.units
-    }
-    u: dict[str, FloatArray] = {}
-    y: dict[str, FloatArray] = {}
-    for part in plant.simulate(rows - 1, rng=seed, inputs=inputs).values():
-        u |= dict(zip(part.unit.input_names, part.u.T, strict=True))
-        for tag, values in zip(part.unit.output_names, part.y.T, strict=True):
-            middle, spread = _family(tag)
-            y[tag] = middle + spread * values
+    plant = Plant(units=tuple(units), A=A, B=B, C=C, Q=1e-3 * np.eye(len(A)), R=4e-3 * np.eye(len(C)), dt=1.0)
+    u = {tag: actuator(tag) for unit in units for tag in unit.input_names}
+    moved = np.stack(list(u.values()), axis=1)
+    measured = plant.simulate(rows - 1, rng=seed, inputs=moved).values()
+    y = {tag: values for part in measured for tag, values in zip(part.unit.output_names, part.y.T, strict=True)}
+    for tag, values in y.items():
+        bare = tag[3:] if tag[1:3] in ("1_", "2_", "3_", "4_") else tag
+        fitting = (scale for start, scale in _RANGES.items() if bare.startswith(start) or tag.startswith(start + "_"))
+        middle, spread = next(fitting, (50.0, 5.0))
+        y[tag] = middle + spread * values
     return u, y
 
 
@@ -137,20 +133,6 @@ def _telegraph(rows: int, hold: int, seed: int, tag: str) -> FloatArray:
     """-1 and 1, with holds of `hold` rows in the mean."""
     flips = stream(seed, "telegraph", tag).random(rows) < 1.0 / hold
     return np.asarray(np.where(np.cumsum(flips) % 2 == 0, 1.0, -1.0))
-
-
-def _shared(rows: int, hold: int, seed: int, tag: str) -> FloatArray:
-    """A telegraph that follows one of the whole plant four times out of five, as batches move all stages."""
-    own, plant = _telegraph(rows, hold, seed, tag), _telegraph(rows, hold, seed, "plant")
-    rng = stream(seed, "follow", tag)
-    turns = np.cumsum(rng.random(rows) < 1.0 / hold)
-    return np.where(rng.random(int(turns[-1]) + 1)[turns] < 0.8, plant, own)
-
-
-def _family(tag: str) -> tuple[float, float]:
-    bare = tag[3:] if tag[1:3] in ("1_", "2_", "3_", "4_") else tag
-    fitting = (scale for start, scale in _RANGES.items() if bare.startswith(start) or tag.startswith(start + "_"))
-    return next(fitting, (50.0, 5.0))
 
 
 def _shown(values: FloatArray, digits: int) -> list[str]:
@@ -169,31 +151,30 @@ def _hai_role(tag: str) -> str:
     return "position" if tag.endswith("Z") and side == "inputs" else side.removesuffix("s")
 
 
-def hai_columns(version: str, rows: int, seed: int) -> dict[str, FloatArray]:
+def _hai_columns(version: str, rows: int, seed: int) -> dict[str, FloatArray]:
     """Every tag of a version, simulated."""
-    tags = hai_tags(version)
-    plant = chain(tags, hai.unit_of, _hai_role)
+    roles = {tag: _hai_role(tag) for tag in hai_tags(version)}
 
-    def moved(tag: str) -> FloatArray:
-        return _telegraph(rows, 30, seed, tag) + 0.1 * stream(seed, "dither", tag).standard_normal(rows)
+    def noise(purpose: str, tag: str) -> FloatArray:
+        return stream(seed, purpose, tag).standard_normal(rows)
 
-    u, y = _simulated(plant, rows, seed, moved)
+    u, y = simulated(
+        hai.DATA_SET, roles, rows, seed, lambda tag: _telegraph(rows, 30, seed, tag) + 0.1 * noise("dither", tag)
+    )
     found = {tag: 50.0 + 10.0 * values for tag, values in u.items()} | y
-    for tag in tags:
-        role = _hai_role(tag)
+    for tag, role in roles.items():
         if role == "setpoint":  # changes once or twice
             found[tag] = np.where(np.arange(rows) < rows // 2, 400.0, 420.0) + len(tag)
         elif role == "position":
             command = found.get(tag[:-1] + "D", np.full(rows, 50.0))
-            noise = stream(seed, "position", tag).standard_normal(rows)
-            found[tag] = np.concatenate((command[:1], command[:-1])) + 0.2 * noise
+            found[tag] = np.concatenate((command[:1], command[:-1])) + 0.2 * noise("position", tag)
         elif role == "constant":
             found[tag] = np.full(rows, float(len(tag) % 3))
-    return {tag: found[tag] for tag in tags}
+    return {tag: found[tag] for tag in roles}
 
 
 def _write_hai(version: str, folder: Path, rows: int, seed: int) -> list[Path]:
-    columns = hai_columns(version, 2 * rows, seed)
+    columns = _hai_columns(version, 2 * rows, seed)
     attacked = np.zeros(2 * rows, np.int64)
     attacked[rows + rows // 3 : rows + rows // 3 + max(2, rows // 20)] = 1
     hit = next(tag for tag in columns if tag.startswith("P1_LIT"))
@@ -223,16 +204,19 @@ def _write_hai(version: str, folder: Path, rows: int, seed: int) -> list[Path]:
 # ---- SWaT
 
 
-def _swat_role(tag: str) -> str:
-    if tag in (*_TAGS["swat"]["constant"], _SWAT_DISCRETE, _SWAT_ALONE):
-        return "other"
-    return swat.DATA_SET.side(tag)[0].removesuffix("s")
-
-
-def swat_columns(rows: int, seed: int) -> dict[str, FloatArray]:
+def _swat_columns(rows: int, seed: int) -> dict[str, FloatArray]:
     """Every tag, simulated: pumps 1 and 2, valves 0 while they move."""
-    plant = chain(_SWAT, swat.unit_of, _swat_role)
-    u, found = _simulated(plant, rows, seed, lambda tag: _shared(rows, 60, seed, tag))
+    still = dict.fromkeys([*_TAGS["swat"]["constant"], _SWAT_DISCRETE, _SWAT_ALONE], "other")
+    roles = {tag: swat.DATA_SET.side(tag)[0].removesuffix("s") for tag in _SWAT} | still
+
+    def moved(tag: str) -> FloatArray:
+        """It follows the whole plant four times out of five, as batches move all stages."""
+        own, plant = _telegraph(rows, 60, seed, tag), _telegraph(rows, 60, seed, "plant")
+        rng = stream(seed, "follow", tag)
+        turns = np.cumsum(rng.random(rows) < 1.0 / 60)
+        return np.where(rng.random(int(turns[-1]) + 1)[turns] < 0.8, plant, own)
+
+    u, found = simulated(swat.DATA_SET, roles, rows, seed, moved)
     for tag, values in u.items():
         state = np.where(values > 0, 2.0, 1.0)
         moving = np.concatenate(([False], state[1:] != state[:-1]))
@@ -245,7 +229,7 @@ def swat_columns(rows: int, seed: int) -> dict[str, FloatArray]:
 
 
 def _write_swat(version: str, folder: Path, rows: int, seed: int) -> list[Path]:
-    columns = swat_columns(rows, seed)
+    columns = _swat_columns(rows, seed)
     attack = version == "attack-v0"
     begin = datetime(2015, 12, 28, 10, 0, 0) if attack else datetime(2015, 12, 22, 16, 0, 0)
     labels = ["Normal"] * rows

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -16,51 +18,31 @@ from counterflow.exchange.controllers import controller_caveats, controllers_of
 RNG = 7
 
 
-def position_form(e, y, dt, gain, integral_time, derivative_time, start):
-    """A PID controller as textbooks write it: proportional, integral and derivative parts, added up."""
-    integral, out = 0.0, []
-    for t in range(len(e)):
-        integral += dt / integral_time * e[t]
-        slope = 0.0 if t == 0 else (y[t] - y[t - 1]) / dt
-        out.append(start + gain * (e[t] + integral - derivative_time * slope))
-    return np.array(out)
-
-
 @pytest.mark.parametrize("derivative", [0.0, 3.0])
 def test_the_incremental_form_is_the_position_form(derivative):
+    """A PID controller as textbooks write it: proportional, integral and derivative parts, added up."""
     rng, dt = np.random.default_rng(RNG), 0.5
     y, target = rng.standard_normal(60).cumsum(), np.full(60, 1.0)
-    wanted = position_form(target - y, y, dt, -2.0, 7.0, derivative, 30.0)
-    law = cf.PID(-2.0, 7.0, derivative)
-    found = run_law(law, wanted[None, :3], y[None], target[None], 0, dt)[0]
+    error, slope = target - y, np.diff(y, prepend=y[0]) / dt
+    wanted = 30.0 - 2.0 * (error + dt / 7.0 * np.cumsum(error) - derivative * slope)
+    found = run_law(cf.PID(-2.0, 7.0, derivative), wanted[None, :3], y[None], target[None], 0, dt)[0]
     np.testing.assert_allclose(found, wanted, rtol=1e-10)
 
 
-def test_at_a_limit_there_is_no_windup():
+def test_limits_delays_and_memories():
+    late = run_law(
+        cf.PID(1.0, delay=2), np.zeros((1, 3)), np.array([[0.0, 0, 0, -1, 0, 0, 0]]), np.zeros((1, 7)), 0, 1.0
+    )
+    np.testing.assert_array_equal(late[0], [0, 0, 0, 0, 0, 1, 0])
+    far = np.concatenate([np.zeros(50), np.full(5, 30.0)])  # below its target for long, then above it
     law = cf.PID(1.0, 5.0, limits=(0.0, 10.0))
-    reading = np.concatenate([np.zeros(50), np.full(5, 30.0)])  # far below its target for long, then above it
-    found = run_law(law, np.array([[5.0]]), reading[None], np.full((1, 55), 20.0), 0, 1.0)[0]
-    assert found[49] == 10.0
-    assert found[50] < 10.0  # it leaves the limit in the row in which the error changes its sign
-
-
-def test_a_late_reading_moves_late():
-    law = cf.PID(1.0, delay=2)
-    found = run_law(law, np.zeros((1, 3)), np.array([[0.0, 0, 0, -1, 0, 0, 0]]), np.zeros((1, 7)), 0, 1.0)[0]
-    np.testing.assert_array_equal(found, [0, 0, 0, 0, 0, 1, 0])
-
-
-def test_a_relay_remembers():
-    law = cf.Relay(1.0, 2.0, below=1.0, above=0.0)
-    reading = np.array([1.5, 0.9, 1.5, 2.1, 1.5, 0.5])
-    found = run_law(law, np.array([[0.0]]), reading[None], np.full((1, 6), np.nan), 0, 1.0)[0]
-    np.testing.assert_array_equal(found, [0, 1, 1, 0, 0, 1])
-
-
-def test_a_ratio_has_limits_and_a_target():
-    law = cf.Ratio(2.0, bias=1.0, limits=(0.0, 10.0))
+    found = run_law(law, np.array([[5.0]]), far[None], np.full((1, 55), 20.0), 0, 1.0)[0]
+    assert found[49] == 10.0 > found[50]  # no windup: it leaves the limit in the row in which the error turns
+    level = np.array([[1.5, 0.9, 1.5, 2.1, 1.5, 0.5]])
+    pump = run_law(cf.Relay(1.0, 2.0), np.array([[0.0]]), level, np.full((1, 6), np.nan), 0, 1.0)
+    np.testing.assert_array_equal(pump[0], [0, 1, 1, 0, 0, 1])
     seen = LawInput(np.zeros((3, 0)), np.array([[1.0], [2.0], [8.0]]), np.array([[np.nan], [0.5], [np.nan]]), 0)
-    np.testing.assert_array_equal(law.output(seen), [3.0, 3.0, 10.0])
+    np.testing.assert_array_equal(cf.Ratio(2.0, bias=1.0, limits=(0.0, 10.0)).output(seen), [3.0, 3.0, 10.0])
 
 
 def test_all_rows_at_once_are_the_rows_one_by_one():
@@ -74,33 +56,24 @@ def test_all_rows_at_once_are_the_rows_one_by_one():
             assert found[t] == pytest.approx(float(law.output(seen)[0]))
 
 
-@pytest.mark.parametrize(
-    "law",
-    [
-        cf.PID(2.0),
-        cf.PID(2.0, 5.0, 1.0, (0.0, np.inf), 2),
-        cf.Relay(1.0, 2.0),
-        cf.Ratio(0.5, limits=(0, 1)),
-        cf.Schedule((1.0, 2.0), 4),
-    ],
-)
-def test_laws_survive_a_file(law):
-    import json
+class Leaky:
+    """It forgets what it did: an optimum of one step, and no PI controller."""
 
-    assert law_from_json(json.loads(json.dumps(law_json(law), allow_nan=False))) == law
+    memory = 1
+
+    def output(self, seen):
+        return (0.5 * seen.moved[:, -1] - 0.2 * seen.reading[:, -1]) / 0.54
 
 
-def test_a_law_of_the_unit_leaves_its_name_only():
-    class Own:
-        memory = 0
-
-        def output(self, seen):
-            return seen.reading[:, -1]
-
-    found = law_from_json(law_json(Own()))
-    assert isinstance(found, CustomLaw)
-    with pytest.raises(ModelError, match="Own"):
-        found.output(None)
+def test_laws_survive_a_file():
+    limited = cf.PID(2.0, 5.0, 1.0, (0.0, np.inf), 2)
+    for law in (cf.PID(2.0), limited, cf.Relay(1.0, 2.0), cf.Ratio(0.5, limits=(0, 1)), cf.Schedule((1.0, 2.0), 4)):
+        assert law_from_json(json.loads(json.dumps(law_json(law), allow_nan=False))) == law
+    assert cf.PID(1.0).limits == FREE
+    own = law_from_json(law_json(Leaky()))  # an object of its unit leaves its name only
+    assert isinstance(own, CustomLaw)
+    with pytest.raises(ModelError, match="Leaky"):
+        own.output(None)
 
 
 @pytest.mark.parametrize(
@@ -179,13 +152,6 @@ def test_gains_are_found(law, target):
     assert found.law.delay == law.delay
 
 
-def test_limits_are_found():
-    u, y, _ = closed_loop(cf.PID(0.8, 12.0, limits=(-0.4, 0.4)))
-    found = learned_loop(cf.Loop("valve", "level"), LoopRecord(u, y, None, 1.0))
-    assert found.law.limits == (-0.4, 0.4)
-    assert found.law.gain == pytest.approx(0.8, rel=0.02)
-
-
 def test_manual_rows_are_told_apart():
     u, y, _ = closed_loop(cf.PID(0.8, 12.0), manual=(500, 800))
     assert not active_rows(u)[501:800].any()
@@ -200,15 +166,6 @@ def test_a_law_that_a_noisy_log_shows_badly_says_so():
     seen = y + 0.5 * np.random.default_rng(1).standard_normal(len(y))
     found = learned_loop(cf.Loop("valve", "level"), LoopRecord(u, seen, None, 1.0))
     assert found is None or found.reproduced < 0.5
-
-
-class Leaky:
-    """It forgets what it did: an optimum of one step, and no PI controller."""
-
-    memory = 1
-
-    def output(self, seen):
-        return (0.5 * seen.moved[:, -1] - 0.2 * seen.reading[:, -1]) / 0.54
 
 
 def test_a_law_of_another_form_is_not_called_a_pi():
@@ -279,10 +236,6 @@ def test_the_reading_that_explains_a_relay_does():
     moved, noisy = (rng.random(300) < 0.5).astype(float), rng.standard_normal(300)
     seen = law.explaining(moved, noisy)
     np.testing.assert_array_equal(law.in_rows(LoopRecord(moved, seen, seen, 1.0))[1:], moved[1:])
-
-
-def test_open_ends():
-    assert cf.PID(1.0).limits == FREE
 
 
 def test_what_a_two_valued_input_does_is_no_relay():

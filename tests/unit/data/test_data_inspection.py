@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from itertools import pairwise
 
 import numpy as np
@@ -37,10 +36,8 @@ def loop_facts(values: list[float]) -> dict[str, float]:
         "mean": mean,
         "spread": math.sqrt(sum((v - mean) ** 2 for v in known) / len(known)),
         "levels": len(set(known)),
-        "commonest": Counter(known).most_common(1)[0][1] / len(known),
         "held": held / (len(known) - 1),
         "longest_hold": longest,
-        "transitions": len(known) - 1 - held,
     }
 
 

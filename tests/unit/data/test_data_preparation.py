@@ -14,7 +14,7 @@ from tolerances import EXACT
 
 import counterflow as cf
 from counterflow.data import Preparation, Step, choose, open_table, read_logs
-from counterflow.data.grid import Rules, fill
+from counterflow.data.grid import Rules
 from counterflow.data.preparation import align
 
 UNITS = {"u": {"tags": "u_*", "inputs": "u_in*"}}
@@ -212,30 +212,6 @@ def test_a_step_that_would_need_endless_rows() -> None:
     with pytest.raises(cf.DataError, match="spread over 1000000001 rows"):
         read_logs(frame, {"u": "u_*"})
     assert read_logs(frame, {"u": "u_*"}, longest_gap=10)[0].rows == 13
-
-
-@pytest.mark.parametrize("how", ["hold", "interpolate"])
-def test_filling_against_a_plain_loop(how: str) -> None:
-    rng = np.random.default_rng(2)
-    for _ in range(50):
-        row = rng.standard_normal(30)
-        row[rng.random(30) < 0.5] = np.nan
-        row[rng.integers(30)] = 1.0
-        expected = row.copy()
-        known = np.flatnonzero(~np.isnan(row))
-        for k in range(30):
-            before, after = known[known <= k], known[known >= k]
-            if len(before) == 0:
-                expected[k] = row[after[0]]
-            elif how == "hold" or len(after) == 0:
-                expected[k] = row[before[-1]]
-            elif before[-1] != after[0]:
-                share = (k - before[-1]) / (after[0] - before[-1])
-                expected[k] = row[before[-1]] * (1 - share) + row[after[0]] * share
-        found, lengths, led = fill(row, how)
-        np.testing.assert_allclose(found, expected, rtol=1e3 * EXACT, atol=EXACT)
-        assert lengths.sum() == np.isnan(row).sum()
-        assert led == known[0]
 
 
 @pytest.mark.parametrize("long", [False, True])

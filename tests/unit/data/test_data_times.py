@@ -11,7 +11,7 @@ import pytest
 
 import counterflow as cf
 from counterflow.data import TableOptions, open_table
-from counterflow.data.times import NONE, find_time, moment, parse, shown_time
+from counterflow.data.times import NONE, moment, parse, shown_time
 from counterflow.plant.calendar import SECOND
 
 START = datetime(2015, 12, 22, 16, 0, 0)
@@ -22,22 +22,6 @@ EXPECTED = [int((m - datetime(1970, 1, 1)).total_seconds()) * SECOND for m in MO
 def found(cells: list[object], time_format: str | None = None, **options: object) -> list[int]:
     given = TableOptions(time_format=time_format, **options)  # type: ignore[arg-type]
     return parse(polars.Series(cells), "t", given).nanoseconds.tolist()
-
-
-TEXTS = {  # besides those that tests/properties/test_data_properties.py writes
-    "blanks around": [f"  {m:%Y-%m-%d %H:%M:%S} " for m in MOMENTS],
-    "slashes, year first": [f"{m:%Y/%m/%d %H:%M:%S}" for m in MOMENTS],
-    "comma fraction": [f"{m:%Y-%m-%d %H:%M:%S},000" for m in MOMENTS],
-    "offset": [f"{(m + timedelta(hours=2)).isoformat()}+02:00" for m in MOMENTS],
-    "short offset": [f"{(m - timedelta(hours=3, minutes=30)).isoformat()}-0330" for m in MOMENTS],
-    "two-digit year": [f"{m:%d/%m/%y %H:%M:%S}" for m in MOMENTS],
-    "month by name": [f"{m:%d-%b-%Y %H:%M:%S}" for m in MOMENTS],
-}
-
-
-@pytest.mark.parametrize("kind", TEXTS)
-def test_text(kind: str) -> None:
-    assert found(list(TEXTS[kind])) == EXPECTED
 
 
 @pytest.mark.parametrize(("unit", "per"), [("s", 1), ("ms", 10**3), ("us", 10**6), ("ns", 10**9)])
@@ -122,6 +106,7 @@ def test_ambiguous_dates_are_refused_unless_it_is_said() -> None:
     assert shown_time(found(list(cells), day_first=False)[0]) == "2024-03-04 00:00:00"
     assert shown_time(found(["4/4/2024"])[0]) == "2024-04-04 00:00:00"  # the same either way
     assert shown_time(found(["3.4.2024"])[0]) == "2024-04-03 00:00:00"
+    assert found([f"{m:%d/%m/%y %H:%M:%S}" for m in MOMENTS]) == EXPECTED
     for clock in ("", " 08:00"):  # a row a day tells nothing
         with pytest.raises(cf.DataError, match="on the command line with --day-first or --month-first"):
             found([f"1/{month}/2024{clock}" for month in (2, 3, 4)])
@@ -175,15 +160,6 @@ def test_local_times_become_utc_through_the_hour_that_comes_twice(zone: str, day
     local = [f"{m.astimezone(ZoneInfo(zone)):%Y-%m-%d %H:%M:%S}" for m in moments]
     expected = [int(m.timestamp()) * SECOND for m in moments]
     assert found(list(local), timezone=zone) == expected
-
-
-def test_the_time_column_is_found_by_name() -> None:
-    assert find_time(("flow", "TimeStamp"), None, "f") == "TimeStamp"
-    assert find_time(("Date", "time"), None, "f") == "time"
-    assert find_time(("flow", "level"), None, "f") is None
-    assert find_time(("Flow", "level"), " flow", "f") == "Flow"
-    with pytest.raises(cf.DataError, match="f has no time column 'clock'"):
-        find_time(("flow",), "clock", "f")
 
 
 def test_moments() -> None:
