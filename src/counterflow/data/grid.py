@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from counterflow.arrays import FloatArray
 from counterflow.data.times import NONE, Times, moment, runs
 from counterflow.errors import DataError, OptionError
-from counterflow.plant.calendar import SECOND
+from counterflow.plant.calendar import SECOND, Calendar
 
 Whole = NDArray[np.int64]
 
@@ -198,15 +198,9 @@ class Grid:
     order: Whole | None  # the rows of the table that are kept, in time order; None: all of them as they stand
     bins: Whole  # grid row of each, never falling
     replaced: Whole  # (pairs, 2): rows that were dropped because another has the same time, and those others
-    start: int  # time of grid row 0
-    dt: int  # nanoseconds between two grid rows
+    calendar: Calendar  # when the grid rows were
     rows: int
-    cuts: tuple[tuple[int, int], ...]  # (row, nanoseconds): from this row on, so much more time has passed
     coarser: bool  # whether several rows of the table usually meet in a grid row
-
-    def time_of(self, row: int) -> int:
-        """The time of a grid row, in nanoseconds."""
-        return self.start + row * self.dt + sum(extra for first, extra in self.cuts if row >= first)
 
     @cached_property
     def present(self) -> Whole:
@@ -273,7 +267,8 @@ def make_grid(
             "column, choose a larger dt, or shorten gaps with longest_gap"
         )
     whole = len(chosen) == len(nanoseconds) and bool((chosen == np.arange(len(chosen))).all())
-    return Grid(None if whole else chosen, bins, replaced, origin, width, rows, tuple(cuts), coarser)
+    calendar = Calendar(origin, width, times.zone if times.zoned else "", tuple(cuts))
+    return Grid(None if whole else chosen, bins, replaced, calendar, rows, coarser)
 
 
 def on_grid(values: FloatArray, grid: Grid, resample: str = "auto") -> FloatArray:

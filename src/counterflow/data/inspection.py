@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -172,14 +172,12 @@ class Inspection:
 
 
 @takes(TableOptions)
-def inspect(source: object, *, channels: Sequence[str] | None = None, **options: Any) -> Inspection:
+def inspect(source: object, **options: Any) -> Inspection:
     """Look at a table before anything of it is dropped.
 
     Parameters
     ----------
     source : Table, path, sequence of paths, or a DataFrame of polars or pandas
-    channels : sequence of str, optional
-        Columns to look at; by default all but the time.
     **options
         How it is to be read: see `TableOptions`.
 
@@ -195,11 +193,8 @@ def inspect(source: object, *, channels: Sequence[str] | None = None, **options:
     times, order = table.times, None
     if times is not None:
         known = np.flatnonzero(times.nanoseconds != NONE)
-        by_time = known[np.argsort(times.nanoseconds[known], kind="stable")]
-        if len(by_time) < len(times.nanoseconds) or (np.diff(by_time) < 0).any():
-            order = by_time
-    wanted = list(table.channels if channels is None else channels)
-    found = tuple(channel_facts(name, numbers, order) for name, numbers in table.batches(wanted))
+        order = known[np.argsort(times.nanoseconds[known], kind="stable")]
+    found = tuple(channel_facts(name, numbers, order) for name, numbers in table.batches(table.channels))
     return Inspection(table, found, None if times is None else time_facts(times, table.step))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -18,17 +18,16 @@ from counterflow.data.inspection import inspect, table_steps
 from counterflow.data.notes import Preparation, Step, told
 from counterflow.data.options import TableOptions, divided, some, takes
 from counterflow.data.selection import Chosen, choose
-from counterflow.data.table import Table, open_table
+from counterflow.data.table import Table, opened
 from counterflow.data.times import Times, counted, moment, zones_of
 from counterflow.errors import DataError, OptionError
 from counterflow.plant import Recording, Unit
-from counterflow.plant.calendar import SECOND, Calendar
+from counterflow.plant.calendar import SECOND
 from counterflow.plant.recording import UnitRecording
 
 _BLOCK = 4096  # rows
 _HELD_ROWS = 10  # by default inputs are held over at most so many rows without doubt
 _MOST_WORDS = 6  # in one sentence
-TABLE_OPTIONS = tuple(each.name for each in fields(TableOptions))
 
 
 @takes(Rules, TableOptions)
@@ -72,16 +71,15 @@ def read_logs(source: object, units: Mapping[str, Any] | None = None, **options:
     >>> recording["boiler"].u.ravel().tolist(), recording["boiler"].y.ravel().tolist()
     ([0.0, 0.5, 0.5, 0.5], [3.0, 3.5, nan, 3.25])
     """
-    rules, _ = divided(options, Rules, TableOptions)
-    reading = {name: given for name, given in options.items() if name in TABLE_OPTIONS}
-    table = open_table(source, **reading)
+    rules, reading = divided(options, Rules, TableOptions)
+    table = opened(source, reading)
     if units is not None:
         return prepare(table, choose(units, table.channels, table.measures), rules)
     made = draft(inspect(table))
     if not made.units:
         raise DataError(f"{table.title}: {made.reason}; give units with their inputs and outputs, or another table")
     if "timezone" in made.options:
-        table = open_table(source, **reading | {"timezone": made.options["timezone"]})
+        table = opened(source, replace(reading, timezone=made.options["timezone"]))
     recording, preparation = prepare(table, made.units, replace(rules, text=rules.text or made.options.get("text")))
     steps = [replace(told("drafted"), numbers=made.to_json())]
     steps += [replace(told("question", question=question), numbers={}) for question in made.questions]
@@ -99,12 +97,13 @@ def prepare(
     times = table.times or counted(table.rows, rules.dt or 1.0)
     facts = time_facts(times, table.step)
     grid = make_grid(times, facts, rules, keep, span)
+    dt = grid.calendar.step / SECOND
     if grid.rows < 2:
         raise DataError(
-            f"{table.title}: {grid.rows} row is left with dt {grid.dt / SECOND:g} s: at least 2 are needed; choose a "
+            f"{table.title}: {grid.rows} row is left with dt {dt:g} s: at least 2 are needed; choose a "
             "smaller dt, or give a longer table"
         )
-    hold = _HELD_ROWS if rules.longest_hold is None else int(rules.longest_hold * SECOND / grid.dt)
+    hold = _HELD_ROWS if rules.longest_hold is None else int(rules.longest_hold * SECOND / grid.calendar.step)
     stretches = grid.stretches(hold)
     work = _Work(table, grid, rules, hold)
     # the columns of all units in one go: each batch of a text is a pass over the file
@@ -113,8 +112,7 @@ def prepare(
     _refuse_lost_hour(table, times, facts, grid, work.conflicts)
     steps = list(table_steps(table, facts, len(table.channels)))
     steps += [*_grid_steps(table, facts, grid, keep, stretches, hold), *work.steps(units)]
-    calendar = Calendar(grid.start, grid.dt, times.zone if times.zoned else "", grid.cuts) if times.dated else None
-    recording = Recording(parts, grid.dt / SECOND, calendar)
+    recording = Recording(parts, dt, grid.calendar if times.dated else None)
     first, last = 0, grid.rows
     if rules.long_gaps == "longest" and len(stretches) > 1:
         first, last = max(stretches, key=lambda ends: ends[1] - ends[0])
@@ -123,10 +121,10 @@ def prepare(
         recording = recording.slice(first, last)
         steps.append(told("longest", first=first, last=last - 1))
         stretches = [(0, last - first)]
-    start, stop = (times.shown(grid.time_of(k)) if timed else f"row {k}" for k in (first, last - 1))
+    start, stop = (times.shown(grid.calendar.at(k)) if timed else f"row {k}" for k in (first, last - 1))
     return recording, Preparation(
         files=tuple(file.name for file in table.files), rows_read=table.rows, rows=recording.rows,
-        dt=grid.dt / SECOND, start=start, stop=stop, steps=tuple(steps), dropped=work.dropped,
+        dt=dt, start=start, stop=stop, steps=tuple(steps), dropped=work.dropped,
         stretches=tuple(stretches),
     )  # fmt: skip
 
@@ -143,13 +141,13 @@ def _grid_steps(
     if outside > 0:
         yield told("period", rows=outside)
     if grid.coarser:
-        yield told("resample", dt=grid.dt / SECOND)
+        yield told("resample", dt=grid.calendar.step / SECOND)
     elif met := len(grid.bins) - len(grid.present):
         yield told("jitter", rows=met)
     if absent := grid.rows - len(grid.present):
         yield told("gaps", rows=absent, all=grid.rows, share=100 * absent / grid.rows)
-    if grid.cuts:
-        yield told("shorten", gaps=len(grid.cuts), hours=sum(extra for _, extra in grid.cuts) / SECOND / 3600)
+    if jumps := grid.calendar.jumps:
+        yield told("shorten", gaps=len(jumps), hours=sum(extra for _, extra in jumps) / SECOND / 3600)
     if len(stretches) > 1:
         longest = max(stop - start for start, stop in stretches)
         yield told("stretches", hold=hold, stretches=len(stretches), longest=longest)

@@ -112,22 +112,18 @@ def patterns(given: object, what: str) -> tuple[Pattern, ...]:
 def _pattern(entry: object, what: str) -> Pattern:
     if isinstance(entry, Channel):
         return Pattern(entry.name, entry.unit, entry.limits)
-    if isinstance(entry, str):
-        if not entry.strip():
-            raise OptionError(f"{what} is empty: give a column's name or a pattern.")
-        return Pattern(entry.strip())
-    kind = "regex" if isinstance(entry, Mapping) and "regex" in entry else "name"
-    text = entry.get(kind) if isinstance(entry, Mapping) else None
-    if not isinstance(entry, Mapping) or not isinstance(text, str) or not text.strip():
+    given = {"name": entry} if isinstance(entry, str) else entry if isinstance(entry, Mapping) else {}
+    kind = "regex" if "regex" in given else "name"
+    text, limits = given.get(kind), given.get("limits")
+    if not isinstance(text, str) or not text.strip():
         raise OptionError(f"{what} is {entry!r:.60}: give a pattern, {{name = '...'}} or {{regex = '...'}}.")
     known = (kind, "unit", "limits")
-    if odd := [key for key in entry if key not in known]:
+    if odd := [key for key in given if key not in known]:
         raise OptionError(f"{what}: {odd[0]!r} is not known: there are {', '.join(known)}.")
-    limits = entry.get("limits")
     try:
         if kind == "regex":
             re.compile(text)
-        probe = Channel("probe", entry.get("unit", ""), None if limits is None else tuple(limits))
+        probe = Channel("probe", given.get("unit", ""), None if limits is None else tuple(limits))
     except re.error as error:
         raise OptionError(f"{what} is no regular expression: {error}.") from None
     except (CounterflowError, TypeError) as error:

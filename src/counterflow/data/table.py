@@ -150,15 +150,20 @@ def open_table(source: object, **options: Any) -> Table:
     >>> table.time_name, table.channels, table.rows
     ('Time', ('flow',), 1)
     """
-    (found,) = divided(options, TableOptions)
+    (reading,) = divided(options, TableOptions)
+    return opened(source, reading)
+
+
+def opened(source: object, options: TableOptions) -> Table:
+    """A source as one table; see `open_table`."""
     if is_frame(source):
         files: list[Source] = [frame_source("the table", as_polars(source).lazy())]
     else:
         given = [source] if isinstance(source, (str, os.PathLike)) else source
         if not isinstance(given, Sequence) or not given or not all(isinstance(p, (str, os.PathLike)) for p in given):
             raise DataError(f"source is {source!r:.80}: give a path, several paths, or a DataFrame of polars or pandas")
-        files = open_files([Path(path) for path in given], found)
-    return _one_table(files, replace(found, time=found.time or _dated_column(files)))
+        files = open_files([Path(path) for path in given], options)
+    return _one_table(files, replace(options, time=options.time or _dated_column(files)))
 
 
 def _dated_column(files: Sequence[Source]) -> str | None:

@@ -71,7 +71,7 @@ def test_refusals_point_at_the_entry(units: dict[str, Any], unit: str, where: tu
         ({"tag": "x"}, "did you mean 'tags'?"),
         ({"tags": 3}, "tags is 3: give a pattern"),
         ({"tags": [3]}, r"tags[0] is 3"),
-        ({"tags": " "}, "is empty"),
+        ({"tags": " "}, "tags[0] is ' ': give a pattern"),
         ({"tags": {"regex": "("}}, "is no regular expression"),
         ({"tags": "x", "inputs": [{"name": "a", "limit": [0, 1]}]}, "'limit' is not known"),
         ({"tags": "x", "inputs": [{"name": "a", "limits": [1, 0]}]}, "pass (low, high) with low < high"),
