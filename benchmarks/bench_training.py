@@ -14,8 +14,7 @@ import counterflow as cf
 from counterflow.exchange.estimators import KalmanEstimator
 from counterflow.exchange.part import UnitPart
 from counterflow.fits import engine
-from counterflow.paper.augmented import AugmentedModel, ClientData
-from counterflow.paper.compression import compress
+from counterflow.paper.augmented import AugmentedModel, ClientData, compress
 from counterflow.paper.server import Phase, ServerConfig, TrainingServer
 from counterflow.paper.unit import TrainingUnit
 
@@ -60,7 +59,7 @@ def main() -> None:
     for steps in (10**4, 10**5, 10**6):
         recording = plant.simulate(steps, rng=2)
         parts = {n: UnitPart(plant.unit(n), plant.local(n), KalmanEstimator(plant.local(n))) for n in plant.names}
-        data = {n: ClientData.from_part(parts[n], recording[n].y, recording[n].u) for n in plant.names}
+        data = {n: ClientData.from_rows(*parts[n].estimates(recording[n].y, recording[n].u)) for n in plant.names}
         start = perf_counter()
         small = compress(data)
         preparing = perf_counter() - start

@@ -7,21 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from counterflow.paper.experiments import (
-    disentanglement,
-    lagrangian,
-    overhead,
-    region,
-    repair,
-    scalability,
-    synthetic,
-    two_units,
-)
+from counterflow.paper.experiments import lagrangian, overhead, scalability, two_units
 from counterflow.paper.experiments import robustness as faults
+from counterflow.paper.experiments.conditions import Region
 from counterflow.paper.experiments.convergence import WEIGHTS, Convergence
+from counterflow.paper.experiments.effects import METHODS
 from counterflow.paper.experiments.experiment import Outcome, Request, Task
-from counterflow.paper.experiments.finding import Finding
-from counterflow.paper.experiments.methods import METHODS
+from counterflow.paper.experiments.finding import Finding, Repair
 from counterflow.paper.experiments.privacy import PrivacyResult
 from counterflow.paper.experiments.real_plants import STAND_IN
 
@@ -88,14 +80,13 @@ def control(alone: float = 0.01, **last: float) -> list[Outcome]:
         values |= {f"relative/{name}": np.array([5.0, last.get(name, 0.9)]), f"control/{name}": alone}
     return [
         Outcome(Task("synthetic", {"noise": noise, "xi": xi, "plant": k, "run": k}), dict(values), 0.1)
-        for noise in synthetic.NOISES
-        for xi in synthetic.WEIGHTS
+        for noise, xi in two_units.Synthetic.STUDY
         for k in RUNS
     ]
 
 
 def sweep(**changes: Any) -> list[Outcome]:
-    count = len(disentanglement.WEIGHTS)
+    count = len(two_units.Disentanglement.WEIGHTS)
     values = {
         "disentanglement": np.geomspace(1, 1e-6, count),
         "loss": np.linspace([0.8, 0.9], [1.0, 1.0], count),
@@ -180,9 +171,9 @@ def compared(**changes: Any) -> list[Outcome]:
         "train": np.full(6, 0.8),
     }
     series |= {f"default/{key}": 0.5 for key in ("B", "A", "R2", "server", "oracle")}
-    shape = (len(region.MEANS), len(region.WEIGHTS))
+    shape = (len(Region.MEANS), len(Region.WEIGHTS))
     means: dict[str, Any] = {"R2": np.full(shape, 0.9), "B": np.full(shape, 0.2), "default/R2": 0.99}
-    repaired: dict[str, Any] = {f"{row}/{key}": 0.3 for row in repair.ROWS for key in ("B", "A", "cosine", "R2")}
+    repaired: dict[str, Any] = {f"{row}/{key}": 0.3 for row in Repair.ROWS for key in ("B", "A", "cosine", "R2")}
     parts = {"methods": numbers, "conditions": series, "region": means, "repair": repaired}
     for key, value in changes.items():
         part = key.split("___")[0] if "___" in key else ""

@@ -79,7 +79,7 @@ def table(title: str, head: list[str], rows: list[list[object]]) -> None:
 
 def moments(plant: cf.Plant, recording: cf.Recording, fit: cf.Fit, name: str, gamma_1: float, xi: float) -> dict:
     """What the statements speak of, for unit ``name``, at the point where the update stands still."""
-    data = {n: ClientData.from_part(fit.parts[n], recording[n].y, recording[n].u) for n in plant.names}
+    data = {n: ClientData.from_rows(*fit.parts[n].estimates(recording[n].y, recording[n].u)) for n in plant.names}
     own, others = data[name], [n for n in plant.names if n != name]
     model = plant.local(name)
     H, U = np.hstack([data[n].refined for n in others]), np.hstack([data[n].inputs for n in others])

@@ -15,10 +15,10 @@ import pytest
 from tolerances import EXACT, ITERATES, ITERATIVE, LONG, STANDARD_ERRORS
 
 import counterflow as cf
-from counterflow.paper import couplings as server_couplings
+from counterflow.paper import couplings
 from counterflow.paper.augmented import AugmentedModel, ClientData
 from counterflow.paper.contraction import settled_gain
-from counterflow.paper.experiments.methods import unfiltered_fit
+from counterflow.paper.experiments.effects import unfiltered_fit
 from counterflow.plant import excitation
 from counterflow.protocol import Introduction
 
@@ -110,32 +110,39 @@ def _linear_maps(side: Side) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.nda
     return J_a, (side.now - side.base @ side.C.T).ravel(), J_s, J_D, [m.shape[1] for m in (z, offset, x, b)]
 
 
-def stationary(side: Side, xi: float, gamma_1: float = 1.0) -> Point:
+def point_of(side: Side, p: np.ndarray, sizes: list[int]) -> Point:
+    theta, phi, A, B = np.split(p, np.cumsum(sizes)[:-1])
+    rows = len(side.A)
+    return Point(theta.reshape(rows, -1), phi, A.reshape(rows, -1), B.reshape(rows, -1))
+
+
+def stationary(side: Side, xi: float, gamma_1: float = 1.0, current: np.ndarray | None = None) -> Point:
     """Where theta, phi, Â and B̂ stand still; gamma_1 = 0: phi follows the server's gradient alone.
 
-    The update map is affine, so this is one linear system, not symmetric if gamma_1 = 0.
+    The update map is affine, so this is one linear system, not symmetric if gamma_1 = 0. ``current``: ĥ_c[t], if the
+    target is refined, and the server's residual has ĥ_a[t] in it.
     """
     J_a, b_a, J_s, J_D, sizes = _linear_maps(side)
+    b_s = np.zeros(len(J_s))  # r_s = J_s p - b_s
+    if current is not None:
+        J_s = np.hstack([_columns(np.eye(len(side.A)), side.now), 0 * J_s[:, : sizes[1]], J_s[:, -sum(sizes[2:]) :]])
+        b_s = (side.base - current).ravel()
     own = np.repeat([1.0, gamma_1, 0.0, 0.0], sizes)
     matrix = own[:, None] * (J_a.T @ J_a) + J_s.T @ J_s + xi * J_D.T @ J_D
-    p = np.split(np.linalg.solve(matrix / side.steps, own * (J_a.T @ b_a) / side.steps), np.cumsum(sizes)[:-1])
-    rows = len(side.A)
-    return Point(p[0].reshape(rows, -1), p[1], p[2].reshape(rows, -1), p[3].reshape(rows, -1))
+    return point_of(side, np.linalg.solve(matrix / side.steps, (own * (J_a.T @ b_a) + J_s.T @ b_s) / side.steps), sizes)
 
 
 def own_stationary(side: Side) -> Point:
     """The stationary point of L_a alone (least squares)."""
     J_a, b_a, _, _, sizes = _linear_maps(side)
-    p = np.linalg.lstsq(J_a[:, : sum(sizes[:2])], b_a, rcond=None)[0]
-    rows = len(side.A)
-    return Point(p[: sizes[0]].reshape(rows, -1), p[sizes[0] :], np.zeros((rows, 0)), np.zeros((rows, 0)))
+    own = sum(sizes[:2])
+    p = np.linalg.lstsq(J_a[:, :own], b_a, rcond=None)[0]
+    return point_of(side, np.append(p, np.zeros(sum(sizes[2:]))), sizes)
 
 
 def nothing(side: Side) -> Point:
-    rows = len(side.A)
-    return Point(np.zeros((rows, side.now.shape[1])), np.zeros(rows), *(
-        np.zeros((rows, data.shape[1])) for data in (side.others_refined, side.others_u)
-    ))  # fmt: skip
+    sizes = _linear_maps(side)[-1]
+    return point_of(side, np.zeros(sum(sizes)), sizes)
 
 
 @cache
@@ -271,17 +278,15 @@ def test_section_5_gradients_equal_central_differences_of_the_losses(kind, refin
         Introduction(name, unit["A"], unit["B"], unit["refined"][:-1].copy(), unit["u"][:-1].copy())
         for name, unit in zip(names, units, strict=True)
     ]
-    couplings = server_couplings
     evidence = couplings.Evidence.collect(introductions)
     states = [model.states(theta[m], phi[m]) for m, model in enumerate(models)]
     A_cross, B_cross = np.zeros_like(evidence.A_local), np.zeros_like(evidence.B_local)
     for m, n in pairs:
         A_cross[evidence.state_slices[m], evidence.state_slices[n]] = A_hat[m, n]
         B_cross[evidence.state_slices[m], evidence.input_slices[n]] = B_hat[m, n]
-    target = np.hstack([model.refined_states(theta[m]) for m, model in enumerate(models)]) if refined else None
-    predicted = np.hstack(states)
+    predicted, seen = np.hstack(states), np.hstack([each.refined_states(theta[m]) for m, each in enumerate(models)])
     moved = predicted - evidence.base - np.concatenate(phi)
-    found = couplings.residuals(evidence, predicted if target is None else target, moved, A_cross, B_cross)
+    found = couplings.residuals(evidence, seen if refined else predicted, moved, A_cross, B_cross)
     if kind == "penalty":
         dual = evidence.per_state(2 * xi) * found.entanglement
     else:
@@ -303,13 +308,9 @@ def test_section_5_gradients_equal_central_differences_of_the_losses(kind, refin
     ) / steps == pytest.approx(served(), rel=EXACT)
     for m, model in enumerate(models):
         mine = evidence.state_slices[m]
-        if refined:
-            d_theta = sum(model.refined_chain_rule(d_states[:, mine], d_refined[:, mine]))
-            assert not _central_differences(served, phi[m]).any()  # phi is no part of the server's loss
-        else:
-            d_theta, d_phi = model.chain_rule(d_states[:, mine], d_refined[:, mine])
-            close(d_phi, _central_differences(served, phi[m]))
-        close(d_theta, _central_differences(served, theta[m]))
+        ahead, pulled, d_phi = model.chain_rule(d_states[:, mine], d_refined[:, mine], refined)
+        close(d_phi, _central_differences(served, phi[m]))  # zero for a refined target: phi is no part of that loss
+        close(ahead + pulled, _central_differences(served, theta[m]))
         _, own_theta, own_phi = model.loss_and_gradients(states[m])
         close(own_theta, _central_differences(own, theta[m]))
         close(own_phi, _central_differences(own, phi[m]))
@@ -319,7 +320,7 @@ def test_section_5_gradients_equal_central_differences_of_the_losses(kind, refin
             def residual_part():
                 return _written_out_loss(units, theta, phi, A_hat, B_hat, xi=0 * xi)[0]
 
-            close(model.chain_rule(d_states[:, mine], None)[0], _central_differences(residual_part, theta[m]))
+            close(ahead, _central_differences(residual_part, theta[m]))
     for m, n in pairs:
         rows, columns, inputs = evidence.state_slices[m], evidence.state_slices[n], evidence.input_slices[n]
         close(d_A[rows, columns], _central_differences(served, A_hat[m, n]))
@@ -329,23 +330,16 @@ def test_section_5_gradients_equal_central_differences_of_the_losses(kind, refin
 # ---- a refined target: the server explains ĥ_a[t] = ĥ_c[t] + theta y[t]
 
 
-def refined_stationary(side: Side, current: np.ndarray, xi: float) -> Point:
-    """Where all stand still if the server's residual has ĥ_a[t] in it; ``current``: ĥ_c[t]."""
-    J_a, b_a, _, J_D, sizes = _linear_maps(side)
-    eye = np.eye(len(side.A))
-    x, b = _columns(eye, side.others_refined), _columns(eye, side.others_u)
-    now = _columns(eye, side.now)
-    J_s = np.hstack([now, np.zeros((len(now), sizes[1])), -x, -b])
-    b_s = (side.base - current).ravel()  # r_s = J_s p - b_s
-    matrix = J_a.T @ J_a + J_s.T @ J_s + xi * J_D.T @ J_D
-    p = np.split(np.linalg.solve(matrix / side.steps, (J_a.T @ b_a + J_s.T @ b_s) / side.steps), np.cumsum(sizes)[:-1])
-    rows = len(side.A)
-    return Point(p[0].reshape(rows, -1), p[1], p[2].reshape(rows, -1), p[3].reshape(rows, -1))
-
-
-def current_states(plant: cf.Plant, recording: cf.Recording, name: str) -> np.ndarray:
-    own = recording[name]
-    return cf.KalmanEstimator(plant.local(name)).estimate(own.y, own.u).refined[1:]
+def arrives(found: cf.Fit, points: dict[str, Point], tolerance: float) -> None:
+    """Whether a fit has come to these points."""
+    assert found.status.converged
+    for (name, point), other in zip(points.items(), reversed(found.plant.names), strict=True):
+        part = found.parts[name]
+        blocks = (found.plant.block(letter, name, other) for letter in "AB")
+        for got, expected in zip(
+            (part.theta, part.phi, *blocks), (point.theta, point.phi, point.A, point.B), strict=True
+        ):
+            assert norm(got - expected) <= tolerance * norm(expected)
 
 
 @pytest.mark.parametrize(("outputs", "seed", "mean", "pole"), [(2, 0, 1.0, 0.0), (8, 1, 0.0, 0.0), (8, 2, 0.0, 0.9)])
@@ -353,18 +347,15 @@ def current_states(plant: cf.Plant, recording: cf.Recording, name: str) -> np.nd
 def test_refined_target_the_library_arrives_at_the_dense_stationary_point(outputs, seed, mean, pole, xi):
     plant, recording, by_unit = case(outputs, seed, mean, pole)
     found = cf.fit(recording, plant.locals(), "penalty", xi=xi, tol=1e-10, target="refined")
-    assert found.status.converged
     assert found.status.rounds < 15
-    for name, other in (plant.names, plant.names[::-1]):
-        point = refined_stationary(by_unit[name], current_states(plant, recording, name), xi)
-        for got, expected in (
-            (found.parts[name].theta, point.theta), (found.parts[name].phi, point.phi),
-            (found.plant.block("A", name, other), point.A), (found.plant.block("B", name, other), point.B),
-        ):  # fmt: skip
-            assert norm(got - expected) <= 100 * ITERATIVE * norm(expected)
+    points = {}
+    for name, side in by_unit.items():
+        own = recording[name]
+        current = cf.KalmanEstimator(plant.local(name)).estimate(own.y, own.u).refined[1:]
+        points[name] = stationary(side, xi, current=current)
         # phi is the unit's alone now, so that the second equation of Lemma 8.2 holds
-        residual = point.r_a(by_unit[name]).mean(axis=0)
-        assert norm(by_unit[name].C.T @ residual) <= ITERATIVE * norm(by_unit[name].now.std(axis=0))
+        assert norm(side.C.T @ points[name].r_a(side).mean(axis=0)) <= ITERATIVE * norm(side.now.std(axis=0))
+    arrives(found, points, 100 * ITERATIVE)
 
 
 @pytest.mark.parametrize("xi", [0.1, 10.0, INFINITE])
@@ -411,17 +402,10 @@ def test_refined_target_A_hat_stays_biased_however_long_the_record():
 @pytest.mark.parametrize(("outputs", "seed", "mean"), [(2, 0, 1.0), (8, 1, 0.0)])
 @pytest.mark.parametrize("xi", [1.0, 100.0, INFINITE])
 def test_the_library_arrives_at_the_dense_stationary_point(outputs, seed, mean, xi):
-    plant, _, by_unit = case(outputs, seed, mean)
     found = fitted(outputs, seed, xi, mean)
-    assert found.status.converged
     assert found.status.rounds < 15
-    for name, other in (plant.names, plant.names[::-1]):
-        point = stationary(by_unit[name], xi)
-        for got, expected in (
-            (found.parts[name].theta, point.theta), (found.parts[name].phi, point.phi),
-            (found.plant.block("A", name, other), point.A), (found.plant.block("B", name, other), point.B),
-        ):  # fmt: skip
-            assert norm(got - expected) <= 10 * ITERATIVE * norm(expected)
+    points = {name: stationary(side, xi) for name, side in case(outputs, seed, mean)[2].items()}
+    arrives(found, points, 10 * ITERATIVE)
 
 
 @pytest.mark.parametrize(("mean", "pole"), [(0.0, 0.0), (1.0, 0.0), (0.0, 0.9)])
@@ -538,14 +522,7 @@ def test_corollary_6_2_holds_if_phi_follows_the_server_alone_but_both_sides_vani
 def test_corollary_6_2_the_gradient_solver_with_gamma_1_zero_converges_to_the_dense_point():
     plant, recording, by_unit = case(2, 0, mean=1.0, steps=2000)
     found = cf.fit(recording, plant.locals(), "penalty", solver="gradient", gamma_1=0.0, xi=10.0, tol=1e-8)
-    assert found.status.converged
-    for name, other in (plant.names, plant.names[::-1]):
-        point = stationary(by_unit[name], 10.0, gamma_1=0.0)
-        for got, expected in (
-            (found.parts[name].theta, point.theta), (found.parts[name].phi, point.phi),
-            (found.plant.block("A", name, other), point.A), (found.plant.block("B", name, other), point.B),
-        ):  # fmt: skip
-            assert norm(got - expected) <= 1e-5 * norm(expected)
+    arrives(found, {name: stationary(side, 10.0, gamma_1=0.0) for name, side in by_unit.items()}, 1e-5)
 
 
 @pytest.mark.parametrize(("outputs", "seed"), [(2, 0), (8, 1)])

@@ -47,7 +47,7 @@ def run(
 ) -> tuple[ServerState, dict[str, UnitState], Traffic]:  # fmt: skip
     """Run an exchange to its end.
 
-    ``rows``: count bytes as if trajectories had this many rows (see ``counterflow.paper.compression``). ``observe``: is
+    ``rows``: count bytes as if trajectories had this many rows (see ``counterflow.paper.augmented``). ``observe``: is
     called once a round, when every unit has taken in the round's gradients; ``watch``: for every message, with True if
     it goes up. ``over_the_wire``: encode and decode every message, as engines between machines do. ``leaving``: is
     called at a unit before a message of it leaves; what it raises keeps the message there.

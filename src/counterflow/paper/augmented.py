@@ -10,24 +10,23 @@ The server compares h_a[t] with its own prediction (Eq. (12)); with a *refined t
 theta y[t], which has seen the measurement of row t. Then phi is no part of the server's loss.
 
 Everything here is linear in (theta, phi) and quadratic in the data, so nothing changes if the rows of ``ClientData``
-are replaced by any rows with the same inner products (``compression.py``). For the same reason the constant 1 is a
-column of the data (``ones``) and T is a number of its own.
+are replaced by any rows with the same inner products (``compress``). For the same reason the constant 1 is a column of
+the data (``ones``) and T is a number of its own.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from counterflow.arrays import FloatArray
+from counterflow.arrays import FloatArray, slices
 from counterflow.exchange.estimators import Estimates
 from counterflow.plant import LocalModel
 
-if TYPE_CHECKING:
-    from counterflow.exchange.part import UnitPart
+CHUNK = 4096
 
 
 @dataclass(frozen=True)
@@ -48,11 +47,6 @@ class ClientData:
         """From a recording's rows 0..T and the proprietary estimates of the same rows."""
         steps, refined = y.shape[0] - 1, estimates.refined
         return cls(y[1:], y[:-1], refined[:-1], u[:-1], estimates.predicted[1:], refined[1:], np.ones(steps), steps)
-
-    @classmethod
-    def from_part(cls, part: UnitPart, y: FloatArray, u: FloatArray) -> ClientData:
-        """What a unit's part makes of its measurements and inputs, rows 0..T."""
-        return cls.from_rows(*part.estimates(y, u))
 
 
 @dataclass(frozen=True)
@@ -115,16 +109,27 @@ class AugmentedModel:
         pulled = residual @ self.model.C * (-2.0 / self.data.steps)  # dL_a/dh_a
         return loss, self.model.A.T @ (pulled.T @ self.data.previous), pulled.T @ self.data.ones
 
-    def chain_rule(self, predicted: FloatArray, refined: FloatArray | None) -> tuple[FloatArray, FloatArray]:
-        """dL_s/dtheta and dL_s/dphi from dL_s/dh_a[t] and dL_s/dĥ_a[t-1] (paper, Eqs. (7)-(8))."""
-        d_theta = self.model.A.T @ (predicted.T @ self.data.previous)
-        if refined is not None:
-            d_theta = d_theta + refined.T @ self.data.previous
-        return d_theta, predicted.T @ self.data.ones
+    def chain_rule(
+        self, target: FloatArray, refined: FloatArray, refined_target: bool = False
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Both shares of dL_s/dtheta, through the target and through D, and dL_s/dphi (paper, Eqs. (7)-(8)).
 
-    def refined_chain_rule(self, current: FloatArray, refined: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """The same with a refined target: both shares of dL_s/dtheta, from dL_s/dĥ_a[t] and through D; phi has none."""
-        return current.T @ self.data.measured, refined.T @ self.data.previous
+        From dL_s/dh_a[t] (of a refined target: dL_s/dĥ_a[t], which has no phi in it) and dL_s/dĥ_a[t-1] (may be empty).
+        """
+        data = self.data
+        pulled = refined.T @ data.previous if len(refined) else np.zeros((self.model.states, self.model.n_outputs))
+        if refined_target:
+            return target.T @ data.measured, pulled, np.zeros(self.model.states)
+        return self.model.A.T @ (target.T @ data.previous), pulled, target.T @ data.ones
+
+    def best_offset(self, theta: FloatArray, offset: bool = True) -> FloatArray:
+        """The phi (P,) that minimises L_a for a theta; zero if there is none to be learned."""
+        nothing = np.zeros(self.model.states)
+        if not offset:
+            return nothing
+        residual = self.data.measured - self.states(theta, nothing) @ self.model.C.T
+        mean = self.data.ones @ residual / self.data.steps
+        return np.asarray(np.linalg.lstsq(self.model.C, mean, rcond=None)[0])
 
     def step_sizes(self, explicit_penalty: float, refined_target: bool = False) -> tuple[float, float]:
         """Steps for theta and phi with which the combined loss never rises, whatever the data.
@@ -149,3 +154,69 @@ class AugmentedModel:
         inner = left_vectors.T @ step @ right_vectors
         inner /= 1 + weight * np.outer(left, right)
         return np.asarray(left_vectors @ inner @ right_vectors.T)
+
+
+# ---- fewer rows with the same inner products: in one process a round need not cost more when T grows
+
+
+def compressed_rows(data: Mapping[str, ClientData], refined_target: bool = False) -> int:
+    """How many rows ``compress`` leaves."""
+    shared = 1 + sum(d.refined.shape[1] + d.inputs.shape[1] for d in data.values())
+    own = [2 * d.measured.shape[1] + (1 + refined_target) * d.predicted.shape[1] for d in data.values()]
+    return int(shared + max(own))
+
+
+def compress(data: Mapping[str, ClientData], refined_target: bool = False) -> dict[str, ClientData]:
+    """The same data in fewer rows; every inner product of columns of one unit with its own or shared ones is kept.
+
+    Multiplying all columns from the left by an orthogonal matrix changes no inner product, so none of the iterates. A
+    QR factorisation of the shared columns S = [ĥ_c, u, 1] of all units, then of what is left of each unit's own
+    columns, turns T rows into P + U + 1 rows that hold the shared columns, and 2 D_m + P_m more in which S is zero,
+    exactly, without forming Gram matrices (whose condition is squared). The latter mean something different at each
+    unit, and may stand in the same place, because the server never adds up columns of different units. ĥ_c[t] is among
+    the columns, P_m more rows, only if it is part of the server's target; else there are none of it.
+
+    This pools the units' data and is for one process only. Bytes are counted as if the rows had been sent.
+    """
+    from scipy.linalg import lapack
+
+    some = ("measured", "previous", "predicted", *(["current"] if refined_target else []))
+    own = {n: np.hstack([getattr(d, column) for column in some]) for n, d in data.items()}
+    first = next(iter(data.values()))
+    shared = np.hstack([*(each for d in data.values() for each in (d.refined, d.inputs)), first.ones[:, None]])
+    places = dict(zip(own, slices([columns.shape[1] for columns in own.values()]), strict=True))
+    triangle = np.zeros((0, shared.shape[1]))  # R of the shared columns so far
+    rotated = {n: np.zeros((0, columns.shape[1])) for n, columns in own.items()}  # own ones in the triangle's rows
+    rest = dict(rotated)  # R of what is orthogonal to the shared columns
+    for start in range(0, len(shared), CHUNK):
+        block = np.vstack([triangle, shared[start : start + CHUNK]])
+        factored, tau, _, info = lapack.dgeqrf(np.asfortranarray(block))
+        assert info == 0
+        top = min(block.shape)
+        triangle = np.triu(factored[:top])
+        columns = np.hstack([np.vstack([rotated[n], own[n][start : start + CHUNK]]) for n in data])
+        workspace = 64 * columns.shape[1]
+        turned, _, info = lapack.dormqr("L", "T", factored[:, :top], tau, np.asfortranarray(columns), workspace)
+        assert info == 0
+        for n, place in places.items():
+            rotated[n] = turned[:top, place]
+            rest[n] = np.asarray(np.linalg.qr(np.vstack([rest[n], turned[top:, place]]), mode="r"))
+    rows = triangle.shape[0] + max(len(each) for each in rest.values())
+
+    def columns_of(block: FloatArray, widths: list[int]) -> list[FloatArray]:
+        """So many columns each, with zeros in the rows that are missing."""
+        padded = np.vstack([block, np.zeros((rows - len(block), block.shape[1]))])
+        return [np.ascontiguousarray(padded[:, place]) for place in slices(widths)]
+
+    sizes = [size for d in data.values() for size in (d.refined.shape[1], d.inputs.shape[1])]
+    *common, ones = columns_of(triangle, [*sizes, 1])
+    out: dict[str, ClientData] = {}
+    for (n, d), refined, inputs in zip(data.items(), common[::2], common[1::2], strict=True):
+        P, D = d.refined.shape[1], d.measured.shape[1]
+        mine = np.vstack([rotated[n], rest[n]])
+        measured, previous, predicted, current = columns_of(mine, [D, D, P, P * refined_target])
+        out[n] = replace(
+            d, refined=refined, inputs=inputs, measured=measured, previous=previous, predicted=predicted,
+            current=current, ones=ones[:, 0].copy(),
+        )  # fmt: skip
+    return out

@@ -14,8 +14,7 @@ from counterflow.exchange.outcome import Learned, Status
 from counterflow.exchange.part import UnitPart, given_part
 from counterflow.exchange.privacy import PrivacyReport, Spending
 from counterflow.exchange.task import Task, UnitData
-from counterflow.paper.augmented import AugmentedModel, ClientData
-from counterflow.paper.compression import compress, compressed_rows
+from counterflow.paper.augmented import AugmentedModel, ClientData, compress, compressed_rows
 from counterflow.paper.contraction import estimator_responses, signal_bound
 from counterflow.paper.options import TrainingOptions
 from counterflow.paper.server import GradientNoise, Phase, ServerConfig, TrainingServer
@@ -85,7 +84,7 @@ class PublishedMethod(Method):
     def unit(self, task: Task, own: UnitData) -> UnitState:
         part = _whole_part(task, own)
         if task.privacy is None:
-            return client_state(task, part, ClientData.from_part(part, own.y, own.u))
+            return client_state(task, part, ClientData.from_rows(*part.estimates(own.y, own.u)))
         return private_client_state(task, part, own, task.privacy)
 
     def pooled(
@@ -97,7 +96,7 @@ class PublishedMethod(Method):
         if seen:
             raise OptionError("fit: 'watch' and 'over_the_wire' show the real messages: pass compress=False with them")
         parts = {name: _whole_part(task, own[name]) for name in task.units}
-        data = {name: ClientData.from_part(part, own[name].y, own[name].u) for name, part in parts.items()}
+        data = {name: ClientData.from_rows(*part.estimates(own[name].y, own[name].u)) for name, part in parts.items()}
         first = data[task.units[0]]
         refined = chosen.target == "refined"
         if chosen.compress is None and 2 * compressed_rows(data, refined) >= first.steps:
@@ -245,7 +244,7 @@ def private_client_state(task: Task, part: UnitPart, own: UnitData, privacy: Pri
     """The same with the paper's noise, on rows that R_max has cut."""
     bound = signal_bound(part.unit, part.model, own.u, privacy.clip, part.uses_inputs)
     inside, cut = clipped_rows(own.y, bound)
-    data = ClientData.from_part(part, inside, clipped_rows(own.u, bound)[0])
+    data = ClientData.from_rows(*part.estimates(inside, clipped_rows(own.u, bound)[0]))
     responses = estimator_responses(part.unit.name, part.estimator, part.working_model, len(own.y))
     multiplier = classical_multiplier(*shares_of(task))
     noise = MessageNoise(responses, bound, multiplier, privacy.source, cut=float(cut.mean()))

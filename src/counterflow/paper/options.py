@@ -4,14 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Self
 
 from counterflow.errors import OptionError
-from counterflow.exchange.options import choice, count, known_names, number, truth
+from counterflow.exchange.options import Check, Options, count, number, one_of, option, truth
+
+
+def _weights(name: str, value: object) -> None:
+    for one in value.values() if isinstance(value, Mapping) else [value]:
+        number(name, one, low=0.0)
+
+
+def _unless_none(check: Check) -> Check:
+    """Of what may be None: derived from the data, or no rule."""
+    return lambda name, value: None if value is None else check(name, value)
+
+
+_NOT_NEGATIVE = _unless_none(partial(number, low=0.0))
 
 
 @dataclass(frozen=True)
-class TrainingOptions:
+class TrainingOptions(Options):
     """Options of the published methods.
 
     Parameters
@@ -32,67 +46,47 @@ class TrainingOptions:
     compress : let rounds in one process cost the same whatever T is; None: where it pays and nobody watches.
     """
 
-    solver: str = "conjugate"
-    xi: float | Mapping[str, float] = 10.0
-    rho: float = 10.0
-    rounds: int | None = None
-    warm_rounds: int = 200
-    tol: float = 1e-8
-    loss_tol: float | None = None
-    eta_1: float | None = None
-    eta_2: float | None = None
-    gamma_1: float | None = None
-    gamma_2: float | None = None
-    alpha_A: float | None = None
-    alpha_B: float | None = None
-    initial_scale: float | None = None
-    gradients: str = "both"
-    target: str = "predicted"
-    compress: bool | None = None
+    solver: str = option("conjugate", one_of("conjugate", "gradient"))
+    xi: float | Mapping[str, float] = option(10.0, _weights)
+    rho: float = option(10.0, partial(number, low=0.0, open_low=True))
+    rounds: int | None = option(None, _unless_none(count))
+    warm_rounds: int = option(200, count)
+    tol: float = option(1e-8, partial(number, low=0.0))
+    loss_tol: float | None = option(None, _NOT_NEGATIVE)
+    eta_1: float | None = option(None, _NOT_NEGATIVE)
+    eta_2: float | None = option(None, _NOT_NEGATIVE)
+    gamma_1: float | None = option(None, _NOT_NEGATIVE)
+    gamma_2: float | None = option(None, _NOT_NEGATIVE)
+    alpha_A: float | None = option(None, _NOT_NEGATIVE)
+    alpha_B: float | None = option(None, _NOT_NEGATIVE)
+    initial_scale: float | None = option(None, _NOT_NEGATIVE)
+    gradients: str = option("both", one_of("both", "algorithm-1"))
+    target: str = option("predicted", one_of("predicted", "refined"))
+    compress: bool | None = option(None, truth)
 
     @classmethod
-    def parse(cls, method: str, given: Mapping[str, Any]) -> TrainingOptions:
-        known_names(cls, method, given)
+    def parse(cls, method: str, given: Mapping[str, Any]) -> Self:
         values = dict(given)
         if method in ("lagrangian", "hybrid"):
             values.setdefault("solver", "gradient")
         if method == "fedgc":
             values.setdefault("xi", 0.0)
-        options = cls(**values)
-        options._check(method)
-        return options
-
-    def _check(self, method: str) -> None:
-        choice("solver", self.solver, ("conjugate", "gradient"))
-        choice("gradients", self.gradients, ("both", "algorithm-1"))
-        choice("target", self.target, ("predicted", "refined"))
-        if method == "lagrangian" and self.solver == "conjugate":
-            raise OptionError(
-                "fit: option 'solver'='conjugate' is for the penalty objective; the augmented "
-                "Lagrangian takes gradient (IMEX) steps: leave the option out"
-            )
-        if self.gradients == "algorithm-1" and (self.solver == "conjugate" or method == "lagrangian"):
-            raise OptionError(
-                "fit: option 'gradients'='algorithm-1' goes only with solver='gradient' of the penalty "
-                "method: without ∂L/∂ĥ_a the units' gradient is not that of the loss"
-            )
-        if self.gradients == "algorithm-1" and self.target == "refined":
-            raise OptionError(
-                "fit: option 'gradients'='algorithm-1' sends ∂L/∂h_a only, and with 'target'='refined' the server's "
-                "loss has no h_a in it: leave one of the two out"
-            )
-        weights = self.xi.values() if isinstance(self.xi, Mapping) else [self.xi]
-        for value in weights:
-            number("xi", value, low=0.0)
-        number("rho", self.rho, low=0.0, open_low=True)
-        number("tol", self.tol, low=0.0)
-        for name in ("eta_1", "eta_2", "gamma_1", "gamma_2", "alpha_A", "alpha_B", "initial_scale", "loss_tol"):
-            if (value := getattr(self, name)) is not None:
-                number(name, value, low=0.0)
-        if self.rounds is not None:
-            count("rounds", self.rounds)
-        count("warm_rounds", self.warm_rounds)
-        truth("compress", self.compress)
+        chosen = super().parse(method, values)
+        conjugate, pseudocode = chosen.solver == "conjugate", chosen.gradients == "algorithm-1"
+        for unfit, why in (
+            (method == "lagrangian" and conjugate,
+             "'solver'='conjugate' is for the penalty objective; the augmented Lagrangian takes gradient (IMEX) steps: "
+             "leave the option out"),
+            (pseudocode and (conjugate or method == "lagrangian"),
+             "'gradients'='algorithm-1' goes only with solver='gradient' of the penalty method: without ∂L/∂ĥ_a the "
+             "units' gradient is not that of the loss"),
+            (pseudocode and chosen.target == "refined",
+             "'gradients'='algorithm-1' sends ∂L/∂h_a only, and with 'target'='refined' the server's loss has no h_a "
+             "in it: leave one of the two out"),
+        ):  # fmt: skip
+            if unfit:
+                raise OptionError(f"fit: option {why}")
+        return chosen
 
     @property
     def scale(self) -> float:

@@ -15,7 +15,7 @@ from counterflow.arrays import FloatArray
 from counterflow.errors import OptionError, ProtocolError
 from counterflow.paper.augmented import AugmentedModel
 from counterflow.paper.contraction import Contraction, Responses
-from counterflow.paper.solver import Pair, RefinedSearch, Search, WhiteSearch, best_offset, new_search, plain_norm
+from counterflow.paper.solver import Pair, Refined, Search, White, plain_norm
 from counterflow.privacy import Source, gaussian_release
 from counterflow.privacy.clipping import clipped_rows
 from counterflow.protocol import (
@@ -71,8 +71,7 @@ class TrainingUnit:
     round: int = 0
     plan: Plan | None = None
     sent: FloatArray | None = None  # h_a of the last message
-    search: WhiteSearch | None = None  # of the conjugate solver
-    refined_search: RefinedSearch | None = None  # the same with a refined target
+    search: Search | None = None  # of the conjugate solver
     loss: float | None = None  # L_a of the last round that has been answered
     finished: bool = False
     noise: MessageNoise | None = None
@@ -111,12 +110,12 @@ def _begin(state: TrainingUnit, plan: Plan) -> tuple[TrainingUnit, tuple[Message
         return _perturb(state, state.noise)
     introduction = Introduction(state.unit, local.A, local.B, data.refined, data.inputs)
     if plan.conjugate and plan.refined_target:
-        state = replace(state, phi=best_offset(state.model, state.theta, plan.offset))
+        state = replace(state, phi=state.model.best_offset(state.theta, plan.offset))
     elif plan.conjugate and not state.theta.any() and not state.phi.any():
         # here the server's best couplings are zero, and so is its gradient
         loss, own_theta, own_phi = state.model.loss_and_gradients(state.model.base)
-        own = own_theta, own_phi if plan.offset else np.zeros_like(own_phi)
-        state = _searched(replace(state, loss=loss), plan, own, (0 * own_theta, 0 * own_phi), plan.penalty)
+        own, nothing = (own_theta, plan.offset * own_phi), (0 * own_theta, 0 * own_phi)
+        state, _ = _searched(replace(state, loss=loss), plan, own, nothing, plan.penalty)
     state, states = _send(state, plan, gradient_norm=0.0)
     return state, (introduction, *states)
 
@@ -181,25 +180,19 @@ def _update(
         )
     if plan.refined_gradient != bool(message.refined.shape[0]):
         raise ProtocolError(f"unit {state.unit!r}: 'refined' gradients do not go with the plan")
-    loss, *own = state.model.loss_and_gradients(sent)
-    if plan.refined_target:
-        shares = state.model.refined_chain_rule(message.predicted, message.refined)
-        theirs = [shares[0] + shares[1], 0 * state.phi]
-    else:
-        theirs = [*state.model.chain_rule(message.predicted, message.refined if plan.refined_gradient else None)]
-    if not plan.offset:
-        own[1], theirs[1] = 0 * own[1], 0 * theirs[1]
+    loss, own_theta, own_phi = state.model.loss_and_gradients(sent)
+    ahead, pulled, their_phi = state.model.chain_rule(message.predicted, message.refined, plan.refined_target)
+    own, theirs = (own_theta, plan.offset * own_phi), (ahead + pulled, plan.offset * their_phi)
     state = replace(state, loss=loss, round=state.round + 1)
     if message.conjugate:
         # the server's couplings are the best ones for the point that was sent: stay there if nothing more is to come
         if message.last:
             return state, ()
         norm = plain_norm(own[0] + theirs[0], 0.0 * own[1] if plan.refined_target else own[1] + theirs[1])
-        server = shares if plan.refined_target else (theirs[0], theirs[1])
-        state = _searched(state, plan, (own[0], own[1]), server, message.penalty)
-        progress = state.search or state.refined_search
-        if progress is not None and progress.verified:
-            return state, (Settled(state.unit, state.round, progress.relative),)
+        server = (ahead, pulled) if plan.refined_target else theirs
+        state, search = _searched(state, plan, own, server, message.penalty)
+        if search.verified:
+            return state, (Settled(state.unit, state.round, search.relative),)
         return _send(state, plan, norm)
     # theta <- theta - eta_1 dL_a - eta_2 dL_s, phi likewise (paper, Eqs. (9)-(10)); the penalty implicit in IMEX
     penalty = 0.0 if message.implicit else message.penalty
@@ -222,18 +215,12 @@ def _update(
     return _send(state, plan, norm)
 
 
-def _searched(state: TrainingUnit, plan: Plan, own: Pair, server: Pair, penalty: float) -> TrainingUnit:
+def _searched(state: TrainingUnit, plan: Plan, own: Pair, server: Pair, penalty: float) -> tuple[TrainingUnit, Search]:
     """At the next point of the conjugate solver, from both shares of the gradient at the one before."""
-    model = state.model
-    known: Search | None = state.refined_search if plan.refined_target else state.search
-    if known is None:
-        first = new_search(model, state.theta, state.phi, penalty, plan.offset, plan.refined_target)
-        known = first.begun(model, own, server)
+    solver = (Refined if plan.refined_target else White)(state.model, penalty, plan.offset)
+    if state.search is None:
+        search = solver.begun(state.theta, state.phi, own, server)
     else:
-        known = known.advanced(model, own, server, state.tolerance)
-    theta, phi = (state.theta, state.phi) if known.verified else known.parameters(model)
-    state = replace(state, theta=theta, phi=phi)
-    if isinstance(known, RefinedSearch):
-        return replace(state, refined_search=known)
-    assert isinstance(known, WhiteSearch)
-    return replace(state, search=known)
+        search = solver.advanced(state.search, own, server, state.tolerance)
+    theta, phi = (state.theta, state.phi) if search.verified else solver.parameters(search)
+    return replace(state, theta=theta, phi=phi, search=search), search

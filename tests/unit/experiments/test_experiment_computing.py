@@ -8,7 +8,7 @@ from tolerances import EXACT, ITERATIVE, LONG
 
 import counterflow as cf
 from counterflow.paper import experiments
-from counterflow.paper.experiments import scalability, transfer_function, two_units, validation
+from counterflow.paper.experiments import scalability, transfer_function, two_units
 from counterflow.paper.experiments.experiment import Outcome, Task
 
 TINY = {"plant": 0, "steps": 200, "xi": 3.0, "rho": 6.0, "rounds": 12, "warm_rounds": 4, "run": 1}
@@ -74,7 +74,7 @@ def test_rounds_that_are_kept_and_runs_that_share_a_start(tiny: Outcome) -> None
     assert 100 < len(kept) <= two_units.POINTS
     assert run("lagrangian").array("delta_d/unit1")[0] == tiny.array("delta_d/unit1")[0]
     assert run(run=2).array("delta_d/unit1")[0] != tiny.array("delta_d/unit1")[0]
-    assert tiny.number("rises") == 0.0
+    assert tiny.array("rises") == 0.0
     assert two_units.climb(np.array([8.0, 1.0, 2.0, 0.5])) == pytest.approx(np.log(2))
 
 
@@ -94,7 +94,7 @@ def test_the_proprietary_loss_and_the_phases_of_the_validation(tiny: Outcome) ->
     assert len(found) == TINY["steps"]
     # however the filter starts, that is forgotten
     assert found[100:] == pytest.approx(np.array(errors[1:])[100:], rel=ITERATIVE)
-    before, soon, late = validation.phases(tiny, "proprietary", "unit2")
+    before, soon, late = two_units.Validation.phases(tiny, "proprietary", "unit2")
     assert before == pytest.approx(found[:101].mean(), rel=EXACT)
     assert soon == pytest.approx(found[101:111].mean(), rel=EXACT)
     assert late == pytest.approx(found[150:].mean(), rel=EXACT)
@@ -136,10 +136,8 @@ def test_poles_zeros_and_spectrum_of_the_true_plant(tiny: Outcome) -> None:
 def test_the_stationary_point_of_a_larger_plant_has_one_number_not_two() -> None:
     settings = {"units": 3, "outputs": 4, "xi": 20.0, "steps": 400, "table": "M", "run": 0}
     values = scalability.Scalability.compute(Task("scalability", settings))
-    assert values["converged"] == 1.0
     # r_s = D + phi - Σ B u, and the latter two vanish: L_s = (1 + xi) D
     assert values["server_loss"] == pytest.approx(21 * values["disentanglement"], rel=0.05)
-    assert 0 < values["gain"] < 1
 
 
 def test_the_dependence_on_the_weight_and_the_control_without_couplings() -> None:

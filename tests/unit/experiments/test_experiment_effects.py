@@ -7,7 +7,7 @@ import pytest
 from tolerances import EXACT, ITERATIVE, LONG
 
 import counterflow as cf
-from counterflow.paper.experiments import methods
+from counterflow.paper.experiments import effects
 from counterflow.paper.experiments.effects import (
     cosine,
     coupling_error,
@@ -62,9 +62,9 @@ def test_nothing_gets_an_error_of_one_and_no_coupling_has_none() -> None:
 def test_granger_is_least_squares_with_its_standard_errors() -> None:
     plant = cf.random_plant(rng=1)
     recording = recorded(plant, 300, 2, pole=0.5, mean=1.0)
-    states = methods.refined_states(recording, plant.locals())
+    states = effects.refined_states(recording, plant.locals())
     inputs = np.hstack([recording[name].u for name in recording.names])
-    A, B, A_errors, B_errors = methods.granger(states, inputs)
+    A, B, A_errors, B_errors = effects.granger(states, inputs)
     X = np.column_stack([states[:-1], inputs[:-1], np.ones(300)])
     for row in range(len(A)):  # one equation after the other, by the textbook's formulas
         fitted, (left,), _, _ = np.linalg.lstsq(X, states[1:, row], rcond=None)
@@ -80,7 +80,7 @@ def test_granger_sees_nothing_but_each_unit_s_own_filter() -> None:
     own = np.hstack(
         [cf.KalmanEstimator(changed[n]).estimate(recording[n].y, recording[n].u).refined for n in plant.names]
     )
-    np.testing.assert_array_equal(methods.refined_states(recording, plant.locals()), own)
-    found = methods.estimate("granger", recording, plant, 1)
+    np.testing.assert_array_equal(effects.refined_states(recording, plant.locals()), own)
+    found = effects.estimate("granger", recording, plant, 1)
     assert found.traffic == 8 * 61 * (4 + 4)
     assert found.fit is None

@@ -8,11 +8,18 @@ from paper_results import KEYS, compared
 from tolerances import EXACT
 
 import counterflow as cf
-from counterflow.paper.experiments import conditions, figures, finding, region, repair
-from counterflow.paper.experiments.effects import coupling_error, effect_error, recorded, responses
+from counterflow.paper.experiments import conditions, figures, finding
+from counterflow.paper.experiments.conditions import Conditions
+from counterflow.paper.experiments.effects import (
+    METHODS,
+    coupling_error,
+    effect_error,
+    recorded,
+    responses,
+    without_gains,
+)
 from counterflow.paper.experiments.experiment import Outcome, Task
-from counterflow.paper.experiments.finding import Finding
-from counterflow.paper.experiments.methods import METHODS, without_gains
+from counterflow.paper.experiments.finding import Finding, Repair
 
 
 @pytest.fixture(scope="module")
@@ -28,14 +35,14 @@ def test_every_method_is_measured_on_the_same_rows(computed: Outcome) -> None:
     plant = cf.random_plant(units=2, rng=1)
     recording = recorded(plant, 200, 4001, 0.9)
     found = cf.fit(recording, plant.locals())
-    assert computed.number("sufficient/B") == pytest.approx(coupling_error(found.plant, plant), rel=EXACT)
+    assert computed.array("sufficient/B") == pytest.approx(coupling_error(found.plant, plant), rel=EXACT)
     error = effect_error(responses(found.plant), responses(plant))
-    assert computed.number("sufficient/effects") == pytest.approx(error, rel=EXACT)
+    assert computed.array("sufficient/effects") == pytest.approx(error, rel=EXACT)
     mask = np.kron(1 - np.eye(2), np.ones((2, 2))).astype(bool)
     inside = np.abs(found.plant.B - plant.B)[mask] < 1.959964 * found.standard_errors.B[mask]
-    assert computed.number("sufficient/covered") == inside.mean()
+    assert computed.array("sufficient/covered") == inside.mean()
     published = cf.fit(recording, plant.locals(), method="penalty", xi=0.1)
-    assert computed.number("penalty-small/B") == pytest.approx(coupling_error(published.plant, plant), rel=EXACT)
+    assert computed.array("penalty-small/B") == pytest.approx(coupling_error(published.plant, plant), rel=EXACT)
 
 
 def test_intervals_of_effects_are_counted_one_by_one(computed: Outcome) -> None:
@@ -46,30 +53,30 @@ def test_intervals_of_effects_are_counted_one_by_one(computed: Outcome) -> None:
         for channel in (0, 1):
             answer = found.effect(cause, effect, {f"u{channel + 1}": 1.0}, horizon=20)
             hits.append((answer.lower <= truth[:, :, channel]) & (truth[:, :, channel] <= answer.upper))
-    assert computed.number("sufficient/covered-effects") == pytest.approx(np.mean(hits), rel=EXACT)
-    assert np.isnan(computed.number("granger/covered-effects"))
+    assert computed.array("sufficient/covered-effects") == pytest.approx(np.mean(hits), rel=EXACT)
+    assert np.isnan(computed.array("granger/covered-effects"))
 
 
 def test_extremes_are_as_they_must_be(computed: Outcome) -> None:
-    assert computed.number("oracle/R2") == 1.0
-    assert computed.number("local/R2") == computed.number("fedgc/R2") == 0.0
-    assert computed.number("oracle/prediction") < computed.number("sufficient/prediction")
-    assert computed.number("sufficient/prediction") < computed.number("local/prediction")
-    assert computed.number("centralized/B") == pytest.approx(computed.number("sufficient/B"), rel=1e-9)
+    assert computed.array("oracle/R2") == 1.0
+    assert computed.array("local/R2") == computed.array("fedgc/R2") == 0.0
+    assert computed.array("oracle/prediction") < computed.array("sufficient/prediction")
+    assert computed.array("sufficient/prediction") < computed.array("local/prediction")
+    assert computed.array("centralized/B") == pytest.approx(computed.array("sufficient/B"), rel=1e-9)
 
 
 def test_every_method_has_its_cost(computed: Outcome) -> None:
     rounds = dict.fromkeys(("steps", "lagrangian", "hybrid"), 5.0)  # as many as were asked for
     rounds |= {"local": 0.0, "oracle": 0.0, "granger": 1.0, "sufficient": 1.0, "centralized": 1.0}
-    assert {method: computed.number(f"{method}/rounds") for method in rounds} == rounds
-    assert {m for m in METHODS if computed.number(f"{m}/bytes") == 0} == {"local", "oracle"}
-    known = {m for m in METHODS if np.isfinite(computed.number(f"{m}/covered"))}
+    assert {method: computed.array(f"{method}/rounds") for method in rounds} == rounds
+    assert {m for m in METHODS if computed.array(f"{m}/bytes") == 0} == {"local", "oracle"}
+    known = {m for m in METHODS if np.isfinite(computed.array(f"{m}/covered"))}
     assert known == {"granger", "sufficient", "centralized"}, "the others have no standard errors"
 
 
 def test_conditions_change_what_they_say() -> None:
     plain = cf.random_plant(rng=3)
-    blocks = {kind: conditions.plant_of(kind, 3) for kind in ("only A", "only B", "weak", "strong", "slow", "")}
+    blocks = {kind: conditions.conditions_plant(kind, 3) for kind in ("only A", "only B", "weak", "strong", "slow", "")}
     assert blocks[""] == plain
     assert not blocks["only A"].block("B", "unit1", "unit2").any()
     assert (blocks["only A"].A == plain.A).all()
@@ -99,7 +106,7 @@ def test_a_condition_is_computed_at_every_weight() -> None:
 def test_a_cell_of_the_region_is_computed_at_every_mean_and_weight() -> None:
     settings = {"part": "region", "inputs": 1, "kind": "only B", "noise": 0.01, "pole": 0.0, "plant": 0, "steps": 600}
     values = Finding.compute(Task("finding", {**settings, "means": [0.0, 5.0], "xi": [10.0, 1e6]}))
-    plant = region.plant_of("only B", 1, 0.01, 0)
+    plant = conditions.region_plant("only B", 1, 0.01, 0)
     assert plant.R[0, 0] == 0.01
     recording = recorded(plant, 600, 100, mean=5.0)
     found = cf.fit(recording, plant.locals(), method="penalty", xi=1e6)
@@ -112,7 +119,7 @@ def test_a_cell_of_the_region_is_computed_at_every_mean_and_weight() -> None:
 def test_the_repair_is_computed_in_every_row_of_its_table() -> None:
     settings = {"part": "repair", "noise": 0.01, "pole": 0.0, "plant": 1, "steps": 500}
     values = Finding.compute(Task("finding", settings))
-    assert set(values) == {f"{row}/{key}" for row in repair.ROWS for key in ("B", "A", "cosine", "R2")}
+    assert set(values) == {f"{row}/{key}" for row in Repair.ROWS for key in ("B", "A", "cosine", "R2")}
     plant = cf.random_plant(measurement_noise=0.01, rng=1)
     recording = recorded(plant, 500, 7001)
     found = cf.fit(recording, plant.locals(), method="penalty", xi=10.0, target="refined")
@@ -126,10 +133,10 @@ def test_tables_have_every_method_and_every_condition() -> None:
     *methods, regional, repaired, conditional, shares, predictions = Finding(compared()).tables
     assert len(methods) == len(finding.SETTINGS)
     assert len(regional.rows) == 16
-    assert [row[0] for row in repaired.rows] == list(repair.ROWS.values())
+    assert [row[0] for row in repaired.rows] == list(Repair.ROWS.values())
     assert all([row[0] for row in table.rows] == [label for label, _ in METHODS.values()] for table in methods)
-    assert all([row[0] for row in table.rows] == list(conditions.CONDITIONS) for table in (conditional, shares))
-    assert [row[0] for row in predictions.rows] == [f"{weight:g}" for weight in conditions.WEIGHTS]
+    assert all([row[0] for row in table.rows] == list(Conditions.CONDITIONS) for table in (conditional, shares))
+    assert [row[0] for row in predictions.rows] == [f"{weight:g}" for weight in Conditions.WEIGHTS]
 
 
 def test_shares_count_plants() -> None:
@@ -148,7 +155,7 @@ def test_shares_count_plants() -> None:
 def test_gains_at_the_largest_weight_are_told_apart_by_the_inputs_mean() -> None:
     outcomes = compared()
     for outcome in outcomes:
-        if outcome.task["part"] == "conditions" and not conditions.CONDITIONS[outcome.task["condition"]][2]:
+        if outcome.task["part"] == "conditions" and not Conditions.CONDITIONS[outcome.task["condition"]][2]:
             outcome.values.update(augmented=np.full(6, 0.9 + 0.05 * outcome.task["plant"]))  # type: ignore[attr-defined]
     *_, predictions = Finding(outcomes).tables
     assert "in 33.3 % of the recordings whose inputs have mean zero, and in 100 % of the others" in predictions.caption

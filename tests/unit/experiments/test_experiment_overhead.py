@@ -27,18 +27,18 @@ def computed(**changes: int) -> Outcome:
 def test_a_round_carries_three_numbers_a_row_and_state_and_no_more() -> None:
     found = computed()
     payload = 8 * 2 * 3 * 100 * 2  # bytes, units, h_a up and two gradients down, rows, states
-    assert payload < found.number("bytes") < payload + 2 * 1000  # heads, phi and norms
+    assert payload < found.array("bytes") < payload + 2 * 1000  # heads, phi and norms
     twice = computed(steps=200)
-    assert twice.number("bytes") - found.number("bytes") == pytest.approx(payload, abs=40)
-    assert computed(outputs=16).number("bytes") == found.number("bytes")
-    assert found.number("raw") == 8 * 2 * 101 * (8 + 2)
+    assert twice.array("bytes") - found.array("bytes") == pytest.approx(payload, abs=40)
+    assert computed(outputs=16).array("bytes") == found.array("bytes")
+    assert found.array("raw") == 8 * 2 * 101 * (8 + 2)
 
 
 def test_time_is_counted_on_both_sides() -> None:
     found = computed()
-    assert found.number("server") > 0
-    assert found.number("unit") > 0
-    assert found.number("total") > 5 * found.number("bytes")
+    assert found.array("server") > 0
+    assert found.array("unit") > 0
+    assert found.array("total") > 5 * found.array("bytes")
 
 
 def test_multiplications_are_those_of_the_products_of_a_round() -> None:
@@ -47,7 +47,7 @@ def test_multiplications_are_those_of_the_products_of_a_round() -> None:
     plant = random_plant(units=3, states=2, inputs=1, outputs=4, rng=0)
     recording = plant.simulate(30, rng=1)
     found = fit(recording, plant.locals(), method="penalty", rounds=1)
-    data = {n: ClientData.from_part(found.parts[n], recording[n].y, recording[n].u) for n in plant.names}
+    data = {n: ClientData.from_rows(*found.parts[n].estimates(recording[n].y, recording[n].u)) for n in plant.names}
     T, P, U = 30, 6, 3
     evidence = SimpleNamespace(
         refined=np.hstack([data[n].refined for n in plant.names]).view(Counting),

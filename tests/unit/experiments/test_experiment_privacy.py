@@ -86,7 +86,9 @@ def test_the_audit_follows_what_the_unit_really_sent() -> None:
     found = cf.fit(recording, plant.locals(), method="penalty", rounds=6, privacy=privacy, watch=watch)
     bound, part = sent[0].bound, found.parts["one"]
     y, u = (clipped_rows(each, bound)[0] for each in (recording["one"].y, recording["one"].u))
-    rows = privacy_results.followed(AugmentedModel(part.working_model, ClientData.from_part(part, y, u)), answers)
+    rows = privacy_results.followed(
+        AugmentedModel(part.working_model, ClientData.from_rows(*part.estimates(y, u))), answers
+    )
     assert len(rows) == len(sent) == 6
     for message, means in zip(sent, rows, strict=True):
         noise = np.hstack([message.refined, message.augmented, message.predicted]) - means

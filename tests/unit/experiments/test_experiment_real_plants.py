@@ -73,7 +73,7 @@ def test_own_files_are_read_and_not_called_stand_ins(tmp_path: Path) -> None:
     assert hai["files"] == [str(path.resolve()) for path in files if "train" in path.name]
     mine = Task("real-plants", {**hai.settings, "rounds": 5, "runs": 1, "rows": 500})
     outcome = Outcome(mine, RealPlants.compute(mine), 1.0)
-    assert outcome.number("rows") == 500
+    assert outcome.array("rows") == 500
     for claim in RealPlants([outcome]).claims:
         assert STAND_IN not in claim.subject + claim.ours + claim.why
         assert claim.verdict in ("agrees", "does not hold")

@@ -43,7 +43,7 @@ def test_what_is_saved_is_found_again(tmp_path: Path) -> None:
     assert found is not None
     assert found.seconds == 1.5
     assert set(found.values) == set(VALUES)
-    assert found.number("loss") == VALUES["loss"]
+    assert found.array("loss") == VALUES["loss"]
     assert found.values["label"] == "stand-in"
     np.testing.assert_array_equal(found.array("series"), VALUES["series"])
     assert found.array("one").shape == (1,)

@@ -1,4 +1,6 @@
-"""Subspace identification against explicit Hankel matrices, known systems and hostile records."""
+"""Subspace identification against explicit Hankel matrices, known systems and hostile records; and the paper's own
+route: one model of all raw data, divided among the units.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from tolerances import EXACT, ITERATIVE, STANDARD_ERRORS
 from counterflow.errors import DataError, OptionError
 from counterflow.identification import lagged_gram, stretches
 from counterflow.learning.realisation import STABLE, shrink
-from counterflow.paper.subspace import order_from_singular_values, subspace, subspaces
+from counterflow.paper.subspace import assign_states, order_from_singular_values, pooled_model, subspace, subspaces
+from counterflow.plant import Recording, random_plant
 
 
 def transfer(model):
@@ -19,17 +22,6 @@ def transfer(model):
 
 def radius(A):
     return np.abs(np.linalg.eigvals(A)).max()
-
-
-@pytest.mark.parametrize(("rows", "window"), [(7, 1), (7, 7), (60, 5), (4096 + 4, 5), (9001, 3)])
-def test_gram_is_that_of_the_explicit_hankel_matrix(rows, window):
-    rng = np.random.default_rng(rows)
-    y, u = 3 + rng.normal(size=(rows, 2)), rng.normal(size=(rows, 1))
-    H = hankel(np.hstack([y, u]), window)
-    gram = lagged_gram(y, u, window)
-    assert gram.windows == len(H)
-    np.testing.assert_allclose(gram.matrix, H.T @ H, rtol=EXACT, atol=EXACT * len(H))
-    assert np.array_equal(gram.matrix, gram.matrix.T) or np.allclose(gram.matrix, gram.matrix.T, rtol=EXACT)
 
 
 def test_gram_of_two_stretches_is_the_sum_and_no_window_crosses_a_gap():
@@ -53,7 +45,11 @@ def test_same_model_as_explicit_canonical_variates(n, r, U, past, future):
     rng = np.random.default_rng(n)
     y, u = simulate(rng, *random_system(rng, n, r, U), 800)
     A, B, C, K, Omega, correlations = canonical_variates(y, u, n, past, future)
-    model = subspace(y, u, n, past=past, future=future)
+    model, smaller = subspaces(y, u, [n, 1], past=past, future=future)
+    assert smaller.order == 1  # orders from one Gram matrix are those of separate runs
+    alone = subspace(y, u, 1, past=past, future=future)
+    np.testing.assert_allclose(transfer(smaller), transfer(alone), rtol=EXACT)
+    assert model.B.shape == (n, U)
     np.testing.assert_allclose(model.singular_values, correlations[: len(model.singular_values)], atol=ITERATIVE)
     assert (
         distance(response(model.A, np.hstack([model.B, model.K]), model.C), response(A, np.hstack([B, K]), C))
@@ -104,16 +100,6 @@ def test_mixing_and_scaling_channels_changes_nothing_else(scale):
     assert distance(response(mixed.A, mixed.K @ T, mixed.C), T @ response(plain.A, plain.K, plain.C)) < ITERATIVE
 
 
-def test_orders_from_one_gram_are_those_of_separate_runs():
-    rng = np.random.default_rng(2)
-    y, u = simulate(rng, *random_system(rng, 4, 3, 1), 900)
-    together = subspaces(y, u, [2, 5, 1], past=5, future=4)
-    assert [model.order for model in together] == [2, 5, 1]
-    for model in together:
-        alone = subspace(y, u, model.order, past=5, future=4)
-        assert distance(transfer(model), transfer(alone)) < EXACT
-
-
 def test_gaps_cost_rows_and_nothing_else():
     rng = np.random.default_rng(8)
     system = random_system(rng, 3, 4, 2)
@@ -122,17 +108,6 @@ def test_gaps_cost_rows_and_nothing_else():
     model = subspace(y, u, 3, past=5)
     assert model.windows == sum(run.stop - run.start - 9 for run in stretches(y, 10))
     assert distance(transfer(model), response(*system)) < 0.05
-
-
-def test_no_inputs():
-    rng = np.random.default_rng(4)
-    A, B, C = random_system(rng, 2, 2, 0)
-    y, u = simulate(rng, A, B, C, 20_000, process=1.0, measurement=0.5)
-    model = subspace(y, u, 2)
-    assert model.B.shape == (2, 0)
-    np.testing.assert_allclose(
-        np.sort_complex(np.linalg.eigvals(model.A)), np.sort_complex(np.linalg.eigvals(A)), atol=0.05
-    )
 
 
 def test_hostile_columns_are_survived():
@@ -200,16 +175,10 @@ def test_default_past_follows_the_memory_of_the_record():
         (lambda y, u: (np.where(y == y[3], np.inf, y), u, 2, {}), DataError, "row 3, column 0 is inf"),
         (lambda y, u: (1e200 * y, u, 2, {}), DataError, "overflow"),
         (lambda y, u: (np.full_like(y, np.nan), u, 2, {}), DataError, "too few"),
-        (
-            lambda y, u: (np.where(y == y[3], np.nan, y), u, 2, {"stretches": [slice(0, 300)]}),
-            DataError,
-            "missing value",
-        ),
         (lambda y, u: (y, u, 0, {}), OptionError, "at least 1"),
         (lambda y, u: (y, u, 1.5, {}), OptionError, "whole number"),
         (lambda y, u: (y, u, 99, {"past": 3, "future": 3}), OptionError, "between 1 and 6"),
         (lambda y, u: (y, u, 2, {"past": 0}), OptionError, "at least 1 row"),
-        (lambda y, u: (y, u, 2, {"stretches": [slice(0, 300, 2)]}), OptionError, "step 1"),
     ],
 )
 def test_refusals_say_what_to_do(change, error, words):
@@ -238,6 +207,63 @@ def test_order_is_right_in_most_cases():
     assert subspace(rng.normal(size=(2000, 3)), rng.normal(size=(2000, 2))).order == 1  # pure noise
 
 
-def test_no_orders_are_refused():
-    with pytest.raises(OptionError, match="orders is empty"):
-        subspaces(np.zeros((300, 2)), np.zeros((300, 1)), [])
+# ---- the paper's own route
+
+
+@pytest.fixture(scope="module")
+def recording():
+    plant = random_plant(units=["boiler", "turbine", "pump"], states=2, outputs=4, coupling=0.1, rng=3)
+    return plant.simulate(6000, rng=4)
+
+
+def with_y(recording, name, y):
+    """The recording with other measurements of one unit."""
+    data = {n: (y if n == name else recording[n].y, recording[n].u) for n in recording.names}
+    return Recording.from_arrays(data)
+
+
+def test_every_unit_gets_a_state_and_ties_go_to_the_first():
+    energy = np.array([[3.0, 1.0, 1.0], [2.0, 2.0, 1.0], [5.0, 0.0, 4.0], [1.0, 0.0, 0.5]])
+    assert assign_states(energy).tolist() == [0, 1, 2, 0]
+    assert assign_states(np.ones((3, 3))).tolist() == [1, 2, 0]
+    assert assign_states(np.zeros((2, 2))).tolist() == [1, 0]
+
+
+def test_blocks_energy_and_refit(recording):
+    model, names = pooled_model(recording), list(recording.names)
+    assert list(model.owners) == sorted(model.owners, key=names.index)
+    rows = np.repeat(np.arange(3), [recording[unit].y.shape[1] for unit in names])
+    owner = np.array([names.index(name) for name in model.owners])
+    for matrix, left in ((model.C, rows), (model.Q, owner), (model.R, rows)):
+        assert not matrix[left[:, None] != (owner if matrix is model.C else left)].any()
+    assert min(np.linalg.eigvalsh(model.Q)[0], np.linalg.eigvalsh(model.R)[0]) > 0
+    for m, unit in enumerate(names):
+        assert model.locals[unit].states == model.owners.count(unit) > 0
+        np.testing.assert_array_equal(model.locals[unit].A, model.A[np.ix_(owner == m, owner == m)])
+        np.testing.assert_array_equal(model.locals[unit].C, model.C[np.ix_(rows == m, owner == m)])
+    # A is that of the identified model in other coordinates, because its own states obey it
+    y, u = (np.hstack([getattr(recording[n], letter) for n in names]) for letter in "yu")
+    source = subspace(*((x - x.mean(axis=0)) / x.std(axis=0) for x in (y, u)))
+    assert radius(model.A) == pytest.approx(radius(source.A), abs=0.02)
+    assert 0 < model.kept < 1
+
+
+def test_uncoupled_units_keep_their_effects():
+    plant = random_plant(units=["a", "b"], states=2, outputs=5, coupling=0.0, rng=1)
+    record = plant.simulate(20_000, rng=2)
+    model = pooled_model(record)
+    assert model.owners == ("a", "a", "b", "b")
+    assert model.kept > 0.9
+    y, u = (np.hstack([getattr(record[n], letter) for n in plant.names]) for letter in "yu")
+    unscaled = response(model.A, model.B / u.std(axis=0), y.std(axis=0)[:, None] * model.C)
+    assert distance(unscaled, response(plant.A, plant.B, plant.C)) < 0.3
+
+
+def test_channels_that_do_not_move_and_gaps(recording):
+    y = np.column_stack([recording["pump"].y, np.full(recording.rows, 7.0)])
+    y[1000:1010] = np.nan
+    model = pooled_model(with_y(recording, "pump", y))
+    assert not model.C[-1].any()
+    assert len(model.owners) >= 3
+    with pytest.raises(DataError, match="no row"):
+        pooled_model(with_y(recording, "pump", np.full_like(y, np.nan)))

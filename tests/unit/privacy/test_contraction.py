@@ -90,15 +90,6 @@ def test_no_measurement_moves_a_message_further_than_its_constants_say_and_one_d
     assert 0.99 * found.trajectory < trajectory < found.trajectory * 1.01
 
 
-def test_the_constants_follow_theta_round_by_round():
-    model = MODELS["random"]
-    responses = estimator_responses("boiler", KalmanEstimator(model), model, 200)
-    theta = np.random.default_rng(1).standard_normal((model.states, model.n_outputs))
-    messages = [responses.constants(scale * theta, np.zeros(3)).message for scale in (0.0, 0.5, 1.0, 2.0)]
-    assert messages == sorted(messages)
-    assert messages[-1] > 1.5 * messages[0]
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_no_row_that_bounded_signals_allow_is_longer_than_the_clip(name):
     model, rows, R = MODELS[name], 300, 3.0

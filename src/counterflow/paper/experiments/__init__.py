@@ -19,32 +19,32 @@ from counterflow.errors import UnknownNameError
 if TYPE_CHECKING:
     from counterflow.paper.experiments.experiment import Experiment
 
-# in the order of the report: the class of each, which its module is named after
-_NAMES = {
-    "synthetic": "Synthetic",
-    "disentanglement": "Disentanglement",
-    "validation": "Validation",
-    "transfer-function": "TransferFunction",
-    "lagrangian": "Lagrangian",
-    "scalability": "Scalability",
-    "real-plants": "RealPlants",
-    "privacy": "PrivacyResult",
-    "robustness": "Robustness",
-    "convergence": "Convergence",
-    "finding": "Finding",
-    "overhead": "Overhead",
+# in the order of the report: module and class of each
+_PLACES = {
+    "synthetic": "two_units.Synthetic",
+    "disentanglement": "two_units.Disentanglement",
+    "validation": "two_units.Validation",
+    "transfer-function": "transfer_function.TransferFunction",
+    "lagrangian": "lagrangian.Lagrangian",
+    "scalability": "scalability.Scalability",
+    "real-plants": "real_plants.RealPlants",
+    "privacy": "privacy.PrivacyResult",
+    "robustness": "robustness.Robustness",
+    "convergence": "convergence.Convergence",
+    "finding": "finding.Finding",
+    "overhead": "overhead.Overhead",
 }
 
 
 def names() -> tuple[str, ...]:
     """Names of all experiments, in the order of the report."""
-    return tuple(_NAMES)
+    return tuple(_PLACES)
 
 
 def named(name: str) -> type[Experiment]:
     """The experiment of that name; its module is imported when it is asked for."""
-    if name not in _NAMES:
-        raise UnknownNameError(f"there is no experiment {name!r}: choose one of {', '.join(_NAMES)}, or all")
-    module = import_module(f"counterflow.paper.experiments.{name.replace('-', '_')}")
-    found: type[Experiment] = getattr(module, _NAMES[name])
+    if name not in _PLACES:
+        raise UnknownNameError(f"there is no experiment {name!r}: choose one of {', '.join(_PLACES)}, or all")
+    module, kind = _PLACES[name].split(".")
+    found: type[Experiment] = getattr(import_module(f"counterflow.paper.experiments.{module}"), kind)
     return found

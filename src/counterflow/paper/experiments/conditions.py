@@ -1,10 +1,22 @@
-"""Under which conditions the published method finds effects, and where it is at least a better predictor."""
+"""Where the published method finds effects: under which conditions, and with inputs that have which mean.
+
+At a large weight D is gone and the server regresses the constant phi_m on the other units' inputs, whose mean is μ and
+whose covariance is Σ (docs/theory/paper.md)::
+
+    B̂ = phi μᵀ (Σ + μμᵀ)⁻¹
+
+which is zero for μ = 0, of rank one for any other, and comes to phi μᵀ / |μ|² for a large one. So all that is asked for
+is there if the others have one input in all, a mean that is large beside its spread, and a phi that is the whole of its
+mean effect: little noise, and no effect through states.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import product
 
 import numpy as np
+from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.fits.training import fit
@@ -21,52 +33,134 @@ from counterflow.paper.experiments.figures import Drawing, Panel, level, series
 from counterflow.paper.experiments.verdicts import both, mostly, rarely
 from counterflow.plant import Plant, random_plant
 
-# name: (what is done to the plant, pole of the inputs, their mean)
-CONDITIONS: Mapping[str, tuple[str, float, float]] = {
-    "white inputs": ("", 0.0, 0.0),
-    "AR(0.5) inputs": ("", 0.5, 0.0),
-    "AR(0.9) inputs": ("", 0.9, 0.0),
-    "AR(0.99) inputs": ("", 0.99, 0.0),
-    "white, mean 1": ("", 0.0, 1.0),
-    "white, mean 3": ("", 0.0, 3.0),
-    "B_mn = 0, white": ("only A", 0.0, 0.0),
-    "B_mn = 0, AR(0.9)": ("only A", 0.9, 0.0),
-    "A_mn = 0, AR(0.9)": ("only B", 0.9, 0.0),
-    "B_mn / 3, AR(0.9)": ("weak", 0.9, 0.0),
-    "3 B_mn, AR(0.9)": ("strong", 0.9, 0.0),
-    "slow plants, AR(0.9)": ("slow", 0.9, 0.0),
-}
-DRAWN = (
-    "white inputs", "AR(0.9) inputs", "AR(0.99) inputs", "white, mean 1", "B_mn = 0, white", "slow plants, AR(0.9)",
-)  # fmt: skip
-WEIGHTS = (0.1, 1.0, 10.0, 100.0, 1e4, 1e6)
-USUAL = WEIGHTS.index(10.0)
-LAST_WEIGHT = WEIGHTS[-1]
-STEPS, PLANTS, QUICK_PLANTS = 5000, 20, 6
-GOOD = 0.5
+STEPS, QUICK_PLANTS, GOOD = 5000, 4, 0.5
+Cell = tuple[int, str, float, float]  # number of inputs, kind of plant, noise, pole
+
+
+class Region(Experiment, name="finding"):
+    """Inputs with a mean: their number, the couplings and the noise."""
+
+    STEPS, PLANTS, GOOD = STEPS, 10, GOOD
+    MEANS = (0.0, 1.0, 3.0, 5.0, 10.0)  # in standard deviations of the inputs
+    COMPARED = 3.0  # the mean at which the default method stands beside
+    WEIGHTS = (0.1, 10.0, 1e6)
+    INPUTS, NOISES, POLES = (1, 2), (1.0, 0.01), (0.0, 0.9)
+    KINDS: Mapping[str, str] = {"A and B": "A_mn and B_mn", "only B": "A_mn = 0"}
+    CELLS: tuple[Cell, ...] = tuple(product(INPUTS, KINDS, NOISES, POLES))
+
+    @staticmethod
+    def tasks(request: Request) -> tuple[Task, ...]:
+        """One for each kind of plant, number of inputs, noise, pole and plant."""
+        plants = range(QUICK_PLANTS if request.quick else Region.PLANTS)
+        noisy = {"noise": Region.NOISES, "pole": Region.POLES, "plant": plants}
+        axes = {"inputs": Region.INPUTS, "kind": list(Region.KINDS), **noisy}
+        return grid("finding", axes, part="region", steps=STEPS, means=list(Region.MEANS), xi=list(Region.WEIGHTS))
+
+    @staticmethod
+    def compute(task: Task) -> Mapping[str, Value]:
+        """R² of effects and error of B_mn of the penalty method (means, weights); R² of the default one at one mean."""
+        plant = region_plant(task["kind"], task["inputs"], task["noise"], task["plant"])
+        found, default = [], float("nan")
+        for mean in task["means"]:
+            recording = recorded(plant, task["steps"], 100 + task["plant"], task["pole"], mean)
+            fits = [fit(recording, plant.locals(), method="penalty", xi=weight) for weight in task["xi"]]
+            found.append([accuracy(each.plant, plant) for each in fits])
+            if mean == Region.COMPARED:
+                default = accuracy(fit(recording, plant.locals(), uncertainty=False).plant, plant)["R2"]
+        values: dict[str, Value] = {
+            key: np.array([[each[key] for each in by_weight] for by_weight in found]) for key in ("R2", "B")
+        }
+        return values | {"default/R2": default}
+
+    def cell(self, key: str, cell: Cell) -> FloatArray:
+        """A value of all plants of one cell: plants, means and weights."""
+        inputs, kind, noise, pole = cell
+        return self.of(key, inputs=inputs, kind=kind, noise=noise, pole=pole)
+
+    def judge(self) -> Iterator[Claim]:
+        """On effects with inputs that have a mean."""
+        R2 = {cell: self.cell("R2", cell) for cell in self.CELLS}
+        # at every mean, the median over the plants at the weight that is best for it
+        middle = {cell: np.median(values, axis=0).max(axis=1) for cell, values in R2.items()}
+        best = max(middle, key=lambda cell: float(middle[cell].max()))
+        mean, weight = np.unravel_index(int(np.argmax(np.median(R2[best], axis=0))), R2[best].shape[1:])
+        there = R2[best][:, mean, weight]
+        one, two = (
+            np.concatenate([middle[cell][1:] for cell in self.CELLS if cell[0] == inputs]) for inputs in self.INPUTS
+        )
+        still = np.concatenate([R2[cell][:, 0, self.WEIGHTS.index(10.0)] for cell in self.CELLS if cell[3] == 0])
+        default = min(float(np.median(self.cell("default/R2", cell))) for cell in self.CELLS)
+        at = {"best": cell_name(best), "mean": self.MEANS[int(mean)], "xi": self.WEIGHTS[int(weight)], "there": there}
+        others = {"one": one, "two": two, "still": float(np.median(still)), "default": default}
+        yield self.claim("region", mostly(there, GOOD), **at, **others)
+
+    def tabulate(self) -> Iterator[Table]:
+        """Medians over the plants, for every mean at the weight that is best for it."""
+        rows = []
+        for cell in self.CELLS:
+            R2, B = (np.median(self.cell(key, cell), axis=0) for key in ("R2", "B"))
+            best = [
+                f"{R2[k, w]:.3f} / {B[k, w]:.2f} ({self.WEIGHTS[w]:g})" for k, w in enumerate(np.argmax(R2, axis=1))
+            ]
+            rows.append((cell_name(cell), *best, f"{np.median(self.cell('default/R2', cell)):.4f}"))
+        head = ("two units", *(f"mean {mean:g}" for mean in self.MEANS), f"R², default method, mean {self.COMPARED:g}")
+        yield Table(self.caption("region", plants=len(self.cell("R2", self.CELLS[0]))), head, tuple(rows))
+
+    def draw(self) -> Mapping[str, Drawing]:
+        """R² of effects against the mean of the inputs."""
+        panels = []
+        for inputs, (kind, label) in product(self.INPUTS, self.KINDS.items()):
+            R2 = {(n, p): self.cell("R2", (inputs, kind, n, p)) for n, p in product(self.NOISES, self.POLES)}
+            names = {setting: f"R = {setting[0]:g}, {colour_name(setting[1])} inputs" for setting in R2}
+            best = {names[setting]: np.median(values, axis=0).max(axis=1) for setting, values in R2.items()}
+            title = f"{inputs} input{'s' * (inputs > 1)} a unit, " + label.replace("_mn", "$_{mn}$")
+            x, y = "mean of the inputs / standard deviation", "R² of effects"
+            panels.append(Panel(title, [*series(self.MEANS, best), level(0.0)], x, y, range_y=(None, 1.05)))
+        return {"finding-region": self.drawing("region-means", panels, columns=2)}
 
 
 class Conditions(Experiment, name="finding"):
-    first_xi, last_xi = WEIGHTS[0], LAST_WEIGHT
+    """Other plants and inputs, and where the published method is at least a better predictor."""
+
+    # name: (what is done to the plant, pole of the inputs, their mean)
+    CONDITIONS: Mapping[str, tuple[str, float, float]] = {
+        "white inputs": ("", 0.0, 0.0),
+        "AR(0.5) inputs": ("", 0.5, 0.0),
+        "AR(0.9) inputs": ("", 0.9, 0.0),
+        "AR(0.99) inputs": ("", 0.99, 0.0),
+        "white, mean 1": ("", 0.0, 1.0),
+        "white, mean 3": ("", 0.0, 3.0),
+        "B_mn = 0, white": ("only A", 0.0, 0.0),
+        "B_mn = 0, AR(0.9)": ("only A", 0.9, 0.0),
+        "A_mn = 0, AR(0.9)": ("only B", 0.9, 0.0),
+        "B_mn / 3, AR(0.9)": ("weak", 0.9, 0.0),
+        "3 B_mn, AR(0.9)": ("strong", 0.9, 0.0),
+        "slow plants, AR(0.9)": ("slow", 0.9, 0.0),
+    }
+    DRAWN = (
+        "white inputs", "AR(0.9) inputs", "AR(0.99) inputs", "white, mean 1", "B_mn = 0, white", "slow plants, AR(0.9)",
+    )  # fmt: skip
+    WEIGHTS = (0.1, 1.0, 10.0, 100.0, 1e4, 1e6)
+    USUAL = WEIGHTS.index(10.0)
+    first_xi, last_xi = WEIGHTS[0], WEIGHTS[-1]
+    PLANTS, QUICK_PLANTS, GOOD = 20, 6, GOOD
 
     @staticmethod
     def tasks(request: Request) -> tuple[Task, ...]:
         """One for each condition and plant."""
-        axes = {"condition": list(CONDITIONS), "plant": range(QUICK_PLANTS if request.quick else PLANTS)}
-        return grid("finding", axes, part="conditions", steps=STEPS, xi=list(WEIGHTS))
+        plants = range(Conditions.QUICK_PLANTS if request.quick else Conditions.PLANTS)
+        axes = {"condition": list(Conditions.CONDITIONS), "plant": plants}
+        return grid("finding", axes, part="conditions", steps=STEPS, xi=list(Conditions.WEIGHTS))
 
     @staticmethod
     def compute(task: Task) -> Mapping[str, Value]:
         """Errors and predictions of the penalty method at every weight, one entry each, and of the default method."""
-        kind, pole, mean = CONDITIONS[task["condition"]]
-        plant, seed = plant_of(kind, task["plant"]), 100 + task["plant"]
+        kind, pole, mean = Conditions.CONDITIONS[task["condition"]]
+        plant, seed = conditions_plant(kind, task["plant"]), 100 + task["plant"]
         recording, fresh = (recorded(plant, task["steps"], each, pole, mean) for each in (seed, 900 + seed))
         models = plant.locals()
         fits = [fit(recording, models, method="penalty", xi=weight) for weight in task["xi"]]
-        errors, means = (
-            [accuracy(found.plant, plant) for found in fits],
-            [found.validate(fresh).mean() for found in fits],
-        )
+        errors, means = [accuracy(each.plant, plant) for each in fits], [each.validate(fresh).mean() for each in fits]
         default = fit(recording, models, uncertainty=False)
         least, best = accuracy(default.plant, plant), default.validate(fresh, oracle=plant).mean()
         return {
@@ -84,30 +178,30 @@ class Conditions(Experiment, name="finding"):
     def judge(self) -> Iterator[Claim]:
         """On what the published method does do."""
         on_new = {
-            model: {name: self.of(model, condition=name)[:, USUAL] for name in CONDITIONS}
+            model: {name: self.of(model, condition=name)[:, self.USUAL] for name in self.CONDITIONS}
             for model in ("augmented", "server")
         }
         lower = both(*(rarely(values, 1.0) for each in on_new.values() for values in each.values()))
         better = {model: np.concatenate(list(each.values())) < 1 for model, each in on_new.items()}
         on_white = {model: each["white inputs"] for model, each in on_new.items()}
         default = {model: self.median("white inputs", f"default/{model}") for model in ("server", "oracle")}
-        about = {"xi": WEIGHTS[USUAL], "better": better, "on_white": on_white, "default": default}
+        about = {"xi": self.WEIGHTS[self.USUAL], "better": better, "on_white": on_white, "default": default}
         yield self.claim("prediction", lower, **about)
         persistent = self.of("R2", condition="AR(0.9) inputs")
         first, last = persistent[:, 0], persistent[:, -1]
         predicted = self.median("AR(0.9) inputs", "augmented")[[0, -1]]
         about = {"first": first, "last": last, "predicted": predicted, "lower": int((last < first).sum())}
         yield self.claim("weight", "beyond the paper", **about)
-        best = max(CONDITIONS, key=lambda name: float(self.median(name, "R2").max()))
+        best = max(self.CONDITIONS, key=lambda name: float(self.median(name, "R2").max()))
         at = int(np.argmax(self.median(best, "R2")))
         there = self.of("R2", condition=best)[:, at]
-        about = {"xi": WEIGHTS[at], "default": self.median(best, "default/R2"), "best": best, "there": there}
+        about = {"xi": self.WEIGHTS[at], "default": self.median(best, "default/R2"), "best": best, "there": there}
         yield self.claim("best", mostly(there, GOOD), **about, worst=_low(float(there.min())))
         alone = "B_mn = 0, white"
         at = int(np.argmin(self.median(alone, "A")))
         error, R2 = self.of("A", condition=alone)[:, at], self.median(alone, "R2")[at]
         default = {x: self.median(alone, f"default/{x}") for x in ("A", "R2")}
-        about = {"xi": WEIGHTS[at], "R2": R2, "error": error, "default": default}
+        about = {"xi": self.WEIGHTS[at], "R2": R2, "error": error, "default": default}
         yield self.claim("states", rarely(error, GOOD), **about)
         direction = {name: self.of("cosine", condition=name)[:, 0] for name in ("white inputs", "AR(0.9) inputs")}
         yield self.claim("direction", mostly(direction["white inputs"], GOOD), direction=direction)
@@ -115,22 +209,23 @@ class Conditions(Experiment, name="finding"):
     def tabulate(self) -> Iterator[Table]:
         """Medians over the plants, at the weight that is best for R²; shares of good and bad answers; predictions."""
         medians, shares = [], []
-        for name in CONDITIONS:
+        for name in self.CONDITIONS:
             R2, default = (self.of(key, condition=name) for key in ("R2", "default/R2"))
             middle = {key: self.median(name, key) for key in ("R2", "B", "A", "cosine", "augmented")}
             best = int(np.argmax(middle["R2"]))
             gain_tells = rank_correlation(1 - self.of("train", condition=name)[:, 0], R2[:, 0])
             peers = (float(self.median(name, f"default/{model}")) for model in ("server", "oracle"))
             spread = f"({_low(float(R2[:, best].min()))} to {R2[:, best].max():.2f})"
+            shown = [("B", 0, ".3g"), ("B", self.USUAL, ".3g"), ("A", 0, ".3g"), ("cosine", 0, ".2f")]
+            numbers = [f"{middle[key][at]:{style}}".replace("nan", "–") for key, at, style in shown]
             medians.append((
-                name, f"{WEIGHTS[best]:g}", f"{middle['R2'][best]:.3f} {spread}", _number(middle["B"][0], ".3g"),
-                _number(middle["B"][USUAL], ".3g"), _number(middle["A"][0], ".3g"), _number(middle["cosine"][0], ".2f"),
+                name, f"{self.WEIGHTS[best]:g}", f"{middle['R2'][best]:.3f} {spread}", *numbers,
                 f"{middle['augmented'][0]:.2f}", ", ".join(f"{each:.2f}" for each in peers), f"{gain_tells:+.2f}",
                 f"{np.median(default):.4f} ({default.min():.4f})",
             ))  # fmt: skip
-            some = R2[:, [best, 0, USUAL]]
+            some = R2[:, [best, 0, self.USUAL]]
             counts = [*(some > GOOD).mean(axis=0), *(some < 0).mean(axis=0)]
-            shares.append((name, f"{WEIGHTS[best]:g}", *(f"{100 * share:.0f} %" for share in counts)))
+            shares.append((name, f"{self.WEIGHTS[best]:g}", *(f"{100 * share:.0f} %" for share in counts)))
         head = (
             "condition", "best ξ", "R² there (plants)", "error of B_mn, ξ = 0.1", "ξ = 10", "error of A_mn, ξ = 0.1",
             "cosine, ξ = 0.1", "prediction, ξ = 0.1", "default's, oracle's prediction", "gain tells R², ξ = 0.1",
@@ -142,10 +237,10 @@ class Conditions(Experiment, name="finding"):
         some_head = ("condition", "best ξ", above, "ξ = 0.1", "ξ = 10", "R² < 0 at best ξ", "ξ = 0.1", "ξ = 10")
         yield Table(self.caption("shares", plants=plants), some_head, tuple(shares))
         rows = []
-        for k, weight in enumerate(WEIGHTS):
+        for k, weight in enumerate(self.WEIGHTS):
             cells = [f"{weight:g}"]
             for model in ("augmented", "server"):
-                ratios = {name: self.of(model, condition=name)[:, k] for name in CONDITIONS}
+                ratios = {name: self.of(model, condition=name)[:, k] for name in self.CONDITIONS}
                 better = {name: float((values < 1).mean()) for name, values in ratios.items()}
                 middles = [float(np.median(values)) for values in ratios.values()]
                 worst, least = min(better.items(), key=lambda pair: pair[1])
@@ -153,11 +248,10 @@ class Conditions(Experiment, name="finding"):
                 cells.append(f"{100 * least:.0f} % ({worst})" if least < 1 else "100 %")
                 cells.append(f"{min(middles):.3g} to {max(middles):.3g}")
             rows.append(tuple(cells))
-        last = {name: self.of("augmented", condition=name)[:, -1] < 1 for name in CONDITIONS}
-        without, with_mean = (
-            f"{100 * float(np.mean([last[name] for name in CONDITIONS if bool(CONDITIONS[name][2]) == mean])):.3g} %"
-            for mean in (False, True)
-        )
+        parts: dict[bool, list[NDArray[np.bool_]]] = {False: [], True: []}  # by whether the inputs have a mean
+        for name, (_, _, mean) in self.CONDITIONS.items():
+            parts[bool(mean)].append(self.of("augmented", condition=name)[:, -1] < 1)
+        without, with_mean = (f"{100 * float(np.mean(each)):.3g} %" for each in parts.values())
         told = self.caption("predictions", recordings=len(self.outcomes), without=without, with_mean=with_mean)
         heads = ("better than proprietary", "in the worst condition", "error / proprietary, medians")
         yield Table(told, ("ξ", *(f"{who}: {each}" for who in ("client", "server") for each in heads)), tuple(rows))
@@ -170,10 +264,10 @@ class Conditions(Experiment, name="finding"):
             ("Error of $B_{mn}$", "B", "relative error"),
             ("Prediction, new data", "augmented", "augmented / proprietary error"),
         ):
-            found = {name.replace("B_mn", "$B_{mn}$"): self.median(name, key) for name in DRAWN}
+            found = {name.replace("B_mn", "$B_{mn}$"): self.median(name, key) for name in self.DRAWN}
             if key == "R2":
                 found = {label: 1 - values for label, values in found.items()}
-            curves = [*series(WEIGHTS, found), level(1.0)]
+            curves = [*series(self.WEIGHTS, found), level(1.0)]
             xi, ticks = "weight of the penalty, ξ", (0.1, 10.0, 1e4, 1e6)
             panels.append(Panel(title, curves, xi, y, log_x=ticks, log_y=key == "R2"))
         return {"finding-conditions": self.drawing("weights", panels)}
@@ -181,10 +275,27 @@ class Conditions(Experiment, name="finding"):
     @property
     def least(self) -> float:
         """R² of the default method, where it is lowest of what is drawn."""
-        return min(float(self.median(name, "default/R2")) for name in DRAWN)
+        return min(float(self.median(name, "default/R2")) for name in self.DRAWN)
 
 
-def plant_of(kind: str, seed: int) -> Plant:
+def region_plant(kind: str, inputs: int, noise: float, seed: int) -> Plant:
+    """Two units with so many inputs each; ``noise``: variance of the measurement noise."""
+    plant = random_plant(inputs=inputs, measurement_noise=noise, rng=seed)
+    return without_couplings(plant, "A") if kind == "only B" else plant
+
+
+def colour_name(pole: float) -> str:
+    """White, or AR(pole)."""
+    return f"AR({pole:g})" if pole else "white"
+
+
+def cell_name(cell: Cell) -> str:
+    """For tables."""
+    inputs, kind, noise, pole = cell
+    return f"{inputs} input{'s' * (inputs > 1)} a unit, {Region.KINDS[kind]}, R = {noise:g}, {colour_name(pole)}"
+
+
+def conditions_plant(kind: str, seed: int) -> Plant:
     """A random plant of two units, changed as the condition says."""
     plant = random_plant(rng=seed)
     if kind in ("only A", "only B"):
@@ -210,11 +321,6 @@ def slowed(plant: Plant, seed: int) -> Plant:
 def rank_correlation(one: FloatArray, other: FloatArray) -> float:
     """Spearman's, of numbers without ties."""
     return float(np.corrcoef(np.argsort(np.argsort(one)), np.argsort(np.argsort(other)))[0, 1])
-
-
-def _number(value: float, style: str) -> str:
-    """A number, or a dash where there is none."""
-    return "–" if np.isnan(value) else f"{value:{style}}"
 
 
 def _low(value: float) -> str:

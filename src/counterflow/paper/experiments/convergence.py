@@ -27,8 +27,8 @@ from counterflow.paper.experiments.verdicts import (
     estimated_above,
     exponent,
     holds,
+    said,
 )
-from counterflow.paper.experiments.wording import said
 from counterflow.plant import Plant, Recording, random_plant
 
 LENGTHS, QUICK_LENGTHS = (500, 2000, 8000, 32000), (500, 2000, 8000)
@@ -194,7 +194,7 @@ def _filtered(plant: Plant, recording: Recording) -> FloatArray:
 
 def augmented(found: Fit, plant: Plant, recording: Recording) -> tuple[FloatArray, FloatArray]:
     """Predictions ỹ_a of all units, rows 1..T, and Theorem 8.3's right side J_m E[z], both side by side."""
-    data = {n: ClientData.from_part(found.parts[n], recording[n].y, recording[n].u) for n in plant.names}
+    data = {n: ClientData.from_rows(*found.parts[n].estimates(recording[n].y, recording[n].u)) for n in plant.names}
     u = np.hstack([data[n].inputs for n in plant.names])
     predictions, biases = [], []
     for name in plant.names:

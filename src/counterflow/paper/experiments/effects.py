@@ -1,15 +1,22 @@
-"""How far an estimated plant is from the true one, by what is asked of it: couplings, and effects over a horizon."""
+"""Every method of the comparison, and how far an estimated plant is from the true one, by what is asked of it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
+from counterflow.exchange.estimators import KalmanEstimator
+from counterflow.fits import training
+from counterflow.fits.fit import Fit
 from counterflow.fits.history import History
-from counterflow.plant import Plant, Recording, excitation
+from counterflow.paper.contraction import settled_gain
+from counterflow.plant import LocalModel, Plant, Recording, Unit, excitation
 
 Responses = Mapping[tuple[str, str], FloatArray]  # of (effect, cause): (horizon, outputs, inputs)
 
@@ -90,3 +97,159 @@ def loss_ratios(history: History) -> list[float]:
 def error_ratios(means: Mapping[str, Mapping[str, float]], model: str, base: str = "proprietary") -> float:
     """Mean squared one-step errors of one model over those of another, mean over the units."""
     return float(np.mean([means[model][name] / means[base][name] for name in means[base]]))
+
+
+# ---- methods
+
+BYTES = 8  # of a number on the wire
+
+# name in results: name in tables, and in figures
+METHODS: Mapping[str, tuple[str, str]] = {
+    "penalty": ("published: penalty, ξ = 10", "penalty, ξ = 10"),
+    "penalty-small": ("published: penalty, ξ = 0.1", "penalty, ξ = 0.1"),
+    "steps": ("published: penalty, ξ = 10, gradient steps", "penalty, steps"),
+    "lagrangian": ("published: augmented Lagrangian", "Lagrangian"),
+    "hybrid": ("published: hybrid", "hybrid"),
+    "refined": ("refined target, ξ = 10", "refined target, ξ = 10"),
+    "refined-small": ("refined target, ξ = 0.1", "refined target, ξ = 0.1"),
+    "corrected": ("refined target, ξ = 10, gains taken out of B_mn", "refined, gains taken out"),
+    "fedgc": ("FedGC (predecessor)", "FedGC"),
+    "granger": ("Granger causality, pooled states", "Granger"),
+    "local": ("local only, no couplings", "local only"),
+    "sufficient": ("sufficient messages (default)", "sufficient"),
+    "centralized": ("centralized, pooled raw data", "centralized"),
+    "oracle": ("oracle (true plant)", "oracle"),
+}
+PUBLISHED = ("penalty", "penalty-small", "steps", "lagrangian", "hybrid")
+REPAIRED = ("refined", "refined-small", "corrected")  # the server explains ĥ_a[t], which the paper does not write
+
+
+@dataclass(frozen=True, eq=False)
+class Estimate:
+    """What a method has found: the plant, standard errors of B where it gives them, and what it cost."""
+
+    plant: Plant
+    B_errors: FloatArray | None
+    rounds: int
+    traffic: int
+    seconds: float
+    fit: Fit | None
+
+
+# options of those that are fits; gradient steps have their rounds beside
+_OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "penalty": {"method": "penalty", "xi": 10.0},
+    "penalty-small": {"method": "penalty", "xi": 0.1},
+    "steps": {"method": "penalty", "xi": 10.0, "solver": "gradient"},
+    "lagrangian": {"method": "lagrangian", "rho": 20.0},
+    "hybrid": {"method": "hybrid", "rho": 20.0},
+    "refined": {"method": "penalty", "xi": 10.0, "target": "refined"},
+    "refined-small": {"method": "penalty", "xi": 0.1, "target": "refined"},
+    "refined-large": {"method": "penalty", "xi": 1e6, "target": "refined"},
+    "corrected": {"method": "penalty", "xi": 10.0, "target": "refined"},
+    "fedgc": {"method": "fedgc"},
+    "sufficient": {"uncertainty": True},
+    "default": {"uncertainty": False},
+    "centralized": {"method": "centralized", "uncertainty": True},
+    "oracle": {"method": "oracle"},
+}
+
+
+def trained(method: str, recording: Recording, true: Plant, rounds: int = 0) -> Fit:
+    """The fit of a method that is one."""
+    fit: Callable[..., Fit] = training.fit
+    options = dict(_OPTIONS[method])
+    if method in ("steps", "lagrangian"):
+        options["rounds"] = rounds
+    elif method == "hybrid":  # the same number of rounds in all
+        options |= {"warm_rounds": rounds // 5, "rounds": rounds - rounds // 5}
+    return fit(recording, true if method == "oracle" else true.locals(), **options)
+
+
+def estimate(method: str, recording: Recording, true: Plant, rounds: int) -> Estimate:
+    """Couplings by one of ``METHODS``.
+
+    ``true``: its local blocks are what the units know; only the oracle sees the rest. ``rounds``: of the methods that
+    take gradient steps.
+    """
+    begin = time.perf_counter()
+    errors, extra, count, sent = None, 0, 0, 0  # extra: numbers that cross beside those of a fit
+    found = None if method in ("local", "granger") else trained(method, recording, true, rounds)
+    plant = without_couplings(true) if found is None else found.plant
+    if method == "granger":
+        plant, errors = granger_plant(recording, true)
+        extra, count = recording.rows * (plant.A.shape[0] + plant.B.shape[1]), 1
+    elif found is not None:
+        sent, count = found.traffic.bytes_up + found.traffic.bytes_down, found.traffic.rounds
+        if method == "corrected":
+            plant, extra = without_gains(found, true), sum(unit.states**2 for unit in true.units)
+    seconds = time.perf_counter() - begin
+    if found is not None and method in ("sufficient", "centralized"):
+        errors = found.standard_errors.B
+    return Estimate(plant, errors, count, sent + BYTES * extra, seconds, found)
+
+
+def without_gains(found: Fit, true: Plant) -> Plant:
+    """A fit with a refined target whose B̂_mn have been divided by (K_m + theta_m) C_mm, P_m² numbers of each unit.
+
+    That is what ĥ_a[t] makes of a change of h_m[t]; with inputs that are white and have mean zero B̂_mn comes to this
+    matrix times B_mn (docs/theory/paper.md).
+    """
+    B = found.plant.B.copy()
+    for name in true.names:
+        model, theta = true.local(name), found.parts[name].theta
+        assert theta is not None
+        answer = (settled_gain(model) + theta) @ model.C
+        others = between(true, "B")[true.state_slice(name)].any(axis=0)
+        rows = np.ix_(np.arange(len(B))[true.state_slice(name)], np.flatnonzero(others))
+        B[rows] = np.linalg.solve(answer, B[rows])
+    return found.plant.replace(B=B)
+
+
+def unfiltered_fit(recording: Recording, true: Plant, skip: int = 100) -> Fit:
+    """Maximum likelihood on what the published messages of round 0 hold, once K_m C_mm and K_m R_m K_mᵀ are told.
+
+    ĥ_c[t] - (I - K_m C_mm) (A_mm ĥ_c[t-1] + B_mm u_m[t-1]) = K_m y_m[t] = K_m C_mm h_m[t] + noise: a sufficient message
+    in another basis. ``skip``: rows at the start, in which the filters settle.
+    """
+    data, models = {}, {}
+    for name in recording.names:
+        model, own = true.local(name), recording[name]
+        refined = KalmanEstimator(model).estimate(own.y, own.u).refined
+        K = settled_gain(model)
+        ahead = refined[:-1] @ model.A.T + own.u[:-1] @ model.B.T
+        read = refined[1:] - ahead @ (np.eye(model.states) - K @ model.C).T
+        data[name] = (read[skip:], own.u[1 + skip :])
+        models[name] = LocalModel(A=model.A, B=model.B, C=K @ model.C, Q=model.Q, R=K @ model.R @ K.T)
+    units = [Unit(name, true.local(name).states, data[name][1].shape[1], len(models[name].C)) for name in data]
+    return training.fit(Recording.from_arrays(data, units=units), models, uncertainty=False)
+
+
+def refined_states(recording: Recording, models: Mapping[str, LocalModel]) -> FloatArray:
+    """ĥ_c[t] of all units side by side: what each one's own Kalman filter makes of its own measurements."""
+    estimates = (KalmanEstimator(models[n]).estimate(recording[n].y, recording[n].u) for n in recording.names)
+    return np.hstack([each.refined for each in estimates])
+
+
+def granger(states: FloatArray, inputs: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Classical Granger causality with inputs: least squares of x[t] on x[t-1], u[t-1] and a constant.
+
+    From states (T+1, P) and inputs (T+1, U) to A (P, P), B (P, U) and their ordinary standard errors.
+    """
+    X = np.hstack([states[:-1], inputs[:-1], np.ones((len(states) - 1, 1))])
+    Y = states[1:]
+    factor, triangle = np.linalg.qr(X)
+    inverse = np.linalg.inv(triangle)
+    coefficients = inverse @ (factor.T @ Y)
+    residual = Y - X @ coefficients
+    variance = (residual**2).sum(axis=0) / (len(X) - X.shape[1])
+    errors = np.sqrt(np.outer((inverse**2).sum(axis=1), variance)).T
+    P, U = states.shape[1], inputs.shape[1]
+    return coefficients[:P].T, coefficients[P : P + U].T, errors[:, :P], errors[:, P : P + U]
+
+
+def granger_plant(recording: Recording, true: Plant) -> tuple[Plant, FloatArray]:
+    """A plant by Granger causality on pooled refined states, all blocks estimated, and standard errors of its B."""
+    inputs = np.hstack([recording[name].u for name in recording.names])
+    A, B, _, errors = granger(refined_states(recording, true.locals()), inputs)
+    return true.replace(A=A, B=B), errors

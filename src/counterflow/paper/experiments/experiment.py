@@ -6,9 +6,13 @@ verdicts, figures, tables and the sentences of ``experiments.toml`` speak of the
 
 from __future__ import annotations
 
+import string
+import sys
+import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from importlib.resources import files
 from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,11 +21,36 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from counterflow.arrays import FloatArray
+from counterflow.paper.experiments.effects import HORIZON
 from counterflow.paper.experiments.figures import Curve, Drawing, Middle, Panel, band
-from counterflow.paper.experiments.verdicts import Verdict, both
-from counterflow.paper.experiments.wording import Filled, said, texts
+from counterflow.paper.experiments.verdicts import Verdict, both, said, told
 
 Value = float | str | FloatArray
+
+ABOVE_RULE = "by two standard errors"
+EXPLAINED = (
+    "'By two standard errors' are those of the mean over the runs; a difference within them, or fewer than three runs, "
+    "is undecided. 'By a clear majority' is two standard errors of a share of one half (4 of 4 plants, 9 of 10, 15 of "
+    "20); what lies between, or rests on fewer than four plants, is undecided."
+)
+# facts that several experiments come across: one quantity, one sentence of the paper, or one cause, each
+FACTS: Mapping[str, str] = {
+    "WHITE_INPUTS": "B_mn, and effects through it, with zero-mean white inputs",
+    "PERSISTENT_INPUTS": "B_mn, and effects through it, with zero-mean inputs that persist",
+    "STATE_COUPLINGS": "A_mn at the stationary point",
+    "ONE_ROW": "section 5.4 counts one row, a round has T",
+    "NEW_DATA": "prediction of new data against the proprietary client",
+    "SHORT_OF_ORACLE": "short of the oracle",
+}
+# what captions say of bands and bars
+BAND = "Lines are means, bands the range from the least to the largest of the Monte-Carlo runs."
+BARS = "Markers are means, bars the range from the least to the largest of the Monte-Carlo runs."
+_SHARED: Mapping[str, object] = {
+    **FACTS, "above": ABOVE_RULE, "most": "by a clear majority", "band": BAND, "bars": BARS,
+    "band_of_medians": BAND.replace("means", "medians"), "bars_of_medians": BARS.replace("means", "medians"),
+    "bars_of_geometric_means": BARS.replace("means", "geometric means"),
+    "HORIZON": HORIZON, "dodged": "Markers of one x stand a little beside one another.",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -66,11 +95,6 @@ class Outcome:
     def array(self, key: str) -> FloatArray:
         return np.asarray(self.values[key], np.float64)
 
-    def number(self, key: str) -> float:
-        value = self.values[key]
-        assert isinstance(value, float), f"{key!r} is {type(value).__name__}"
-        return value
-
 
 @dataclass(frozen=True)
 class Claim:
@@ -78,6 +102,7 @@ class Claim:
 
     Claims with one ``fact`` (one quantity, one sentence of the paper, or one cause, here or in other experiments) count
     once in a summary for each kind of verdict among them. ``key``: of its texts; claims of several units share one.
+    ``seen``: the verdict that the sentences of ``text`` go by, if it is another.
     """
 
     subject: str
@@ -87,6 +112,7 @@ class Claim:
     why: str
     fact: str = ""
     key: str = ""
+    seen: Verdict | None = None
 
 
 @dataclass(frozen=True)
@@ -97,6 +123,44 @@ class Table:
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     paper: tuple[str, ...] = ()
+
+
+@cache
+def texts() -> dict[str, dict[str, Any]]:
+    """All of ``experiments.toml``."""
+    return tomllib.loads(files(__package__).joinpath("experiments.toml").read_text(encoding="utf-8"))
+
+
+class Filled(string.Formatter):
+    """Fills braces with values, or else with what an experiment, its module, or all experiments call so.
+
+    Formats of values of several runs: ``told`` (``told2``), ``median .3f``, ``percent max .2g``.
+    """
+
+    _OF: Mapping[str, Callable[[Any], Any]] = {
+        "median": np.median, "mean": np.mean, "min": np.min, "max": np.max, "len": len,
+        "percent": lambda value: 100 * value,
+    }  # fmt: skip
+
+    def __init__(self, speaker: object) -> None:
+        self.speaker = speaker
+
+    def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        name = str(key)
+        if name in (known := {**_SHARED, **kwargs}):
+            return known[name]
+        own = hasattr(self.speaker, name)
+        return getattr(self.speaker if own else sys.modules[type(self.speaker).__module__], name)
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        *steps, last = format_spec.split(" ")
+        if last.startswith("told"):
+            return told(value, int(last.removeprefix("told") or 3))
+        if last in self._OF:
+            steps, last = [*steps, last], ""
+        for step in reversed(steps):
+            value = self._OF[step](value)
+        return str(super().format_field(value, last))
 
 
 class Experiment:
@@ -167,9 +231,8 @@ class Experiment:
 
     def where(self, **settings: Any) -> list[Outcome]:
         """Those whose tasks have all these settings; ``...`` stands for any value."""
-        wanted = settings.items()
         tasks = ((outcome, outcome.task.settings) for outcome in self.outcomes)
-        return [o for o, own in tasks if all(k in own and (v is ... or own[k] == v) for k, v in wanted)]
+        return [o for o, own in tasks if all(k in own and v in (..., own[k]) for k, v in settings.items())]
 
     def levels(self, setting: str, **settings: Any) -> tuple[Any, ...]:
         """All values of a setting, least first."""
@@ -203,7 +266,8 @@ class Experiment:
     def claim(self, key: str, verdict: Verdict, **values: object) -> Claim:
         """The claim of that key in ``experiments.toml``."""
         parts = texts()[self.name]["claims"][key].items()
-        return Claim(verdict=verdict, key=key, **{part: self.filled(text, **values) for part, text in parts})
+        said: Any = {part: self.filled(text, **values) for part, text in parts}
+        return Claim(verdict=verdict, key=key, **said)
 
     def caption(self, key: str, **values: object) -> str:
         return self.filled(texts()[self.name]["captions"][key], **values)
@@ -214,13 +278,9 @@ class Experiment:
 
     def verdict_of(self, *keys: str) -> Verdict:
         """Of the claim of that key; of several, of all of them together."""
-        found = [self.seen(claim) for claim in self.claims if claim.key in keys]
+        found = [claim.seen or claim.verdict for claim in self.claims if claim.key in keys]
         assert found, f"no claim is {' or '.join(keys)}"
         return both(*found) if len(found) > 1 else found[0]
-
-    def seen(self, claim: Claim) -> Verdict:
-        """The verdict that the sentences of ``text`` go by."""
-        return claim.verdict
 
     @property
     def text(self) -> str:
@@ -231,4 +291,4 @@ class Experiment:
                 continue
             verdict = self.verdict_of(*each["claims"]) if "claims" in each else "agrees"
             parts.append(self.filled(said(verdict, *(each.get(key, "") for key in ("yes", "no", "unclear")))))
-        return " ".join(part for part in parts if part)
+        return " ".join(filter(None, parts))

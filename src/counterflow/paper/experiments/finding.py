@@ -1,30 +1,47 @@
-"""Counterfactual error of every method on identical data, and the conditions under which the published one works."""
+"""Counterfactual error of every method on identical data, and what a repair of the published one does."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from counterflow.arrays import FloatArray
-from counterflow.paper.experiments import conditions, region, repair
-from counterflow.paper.experiments.effects import Responses, accuracy, between, error_ratios, recorded, responses
-from counterflow.paper.experiments.experiment import Claim, Experiment, Outcome, Request, Table, Task, Value, grid
-from counterflow.paper.experiments.figures import COLOURS, INK, Curve, Drawing, Panel, level
-from counterflow.paper.experiments.methods import (
+from counterflow.paper.experiments.conditions import Conditions, Region, colour_name
+from counterflow.paper.experiments.effects import (
     METHODS,
     PUBLISHED,
     REPAIRED,
     Estimate,
+    Responses,
+    accuracy,
+    between,
+    error_ratios,
     estimate,
+    granger_plant,
+    recorded,
     refined_states,
+    responses,
     trained,
+    unfiltered_fit,
+    without_gains,
 )
-from counterflow.paper.experiments.region import colour_name
-from counterflow.paper.experiments.verdicts import both, mostly, rarely
-from counterflow.paper.experiments.wording import FACTS
+from counterflow.paper.experiments.experiment import (
+    FACTS,
+    Claim,
+    Experiment,
+    Outcome,
+    Request,
+    Table,
+    Task,
+    Value,
+    grid,
+)
+from counterflow.paper.experiments.figures import COLOURS, INK, Curve, Drawing, Panel, level, series
+from counterflow.paper.experiments.verdicts import both, exponent, mostly, rarely
 from counterflow.plant import Plant, Recording, random_plant
 
 if TYPE_CHECKING:
@@ -35,16 +52,147 @@ STEPS, ROUNDS, QUICK_ROUNDS = 2000, 2000, 200
 PLANTS, QUICK_PLANTS = 10, 4
 USEFUL = 0.5  # R² from which on effects count as found: an error of 0.7 of what "no effect" gets
 ROUNDING = 1e-6  # differences of errors below are none
-PARTS: Mapping[str, type[Experiment]] = {
-    "region": region.Region,
-    "repair": repair.Repair,
-    "conditions": conditions.Conditions,
-}
 FAMILIES = (  # of methods: colour, and members with a marker each
     (1, PUBLISHED), (3, ("fedgc", "granger", "local")), (0, ("sufficient", "centralized")), (2, REPAIRED)
 )  # fmt: skip
 MARKED = ("o", "s", "^", "D", "v")
 NORMAL = 1.959964  # 95 % of a Gaussian lie within so many standard deviations
+
+
+class Repair(Experiment, name="finding"):
+    """The smallest repair at several noise levels, and whether a further step makes it consistent.
+
+    The repair is one hat: the server explains ĥ_a[t], which has seen y_m[t], where the paper has h_a[t]. With zero-mean
+    white inputs its B̂_mn then comes to (K_m + theta_m) C_mm B_mn, so that dividing by that matrix, P_m² numbers of a
+    unit, makes B_mn right. Inputs that persist, and A_mn, need more: what the units send, read as measurements.
+    """
+
+    NOISES, POLES = (1.0, 1e-2, 1e-4), (0.0, 0.9)
+    LENGTHS, QUICK_LENGTHS = (2000, 8000, 32000), (2000, 8000)
+    LEAST = -1e6  # an unstable estimate has an R² without a meaningful size
+    ROWS: Mapping[str, str] = {
+        "published": "published target, ξ = 10",
+        "refined-small": "refined target, ξ = 0.1",
+        "refined": "refined target, ξ = 10",
+        "refined-large": "refined target, ξ = 10⁶",
+        "corrected": "refined target, ξ = 10, gains taken out of B_mn",
+        "corrected-large": "refined target, ξ = 10⁶, gains taken out of B_mn",
+        "unfiltered": "round 0 read as measurements, likelihood",
+        "fedgc": "FedGC (predecessor)",
+        "granger": "Granger causality, pooled states",
+        "default": "sufficient messages (default)",
+    }
+    SHORT: Mapping[str, str] = {
+        "published": "published",
+        "refined": "refined target",
+        "corrected": "gains taken out",
+        "unfiltered": "round 0, likelihood",
+        "granger": "Granger",
+        "default": "sufficient",
+    }
+
+    @staticmethod
+    def tasks(request: Request) -> tuple[Task, ...]:
+        """At every noise level one length, and at the first one all lengths."""
+        plants = range(QUICK_PLANTS if request.quick else PLANTS)
+        first, *longer = Repair.QUICK_LENGTHS if request.quick else Repair.LENGTHS
+        noisy = grid(
+            "finding", {"noise": Repair.NOISES, "pole": Repair.POLES, "plant": plants}, part="repair", steps=first
+        )
+        axes = {"steps": longer[::-1], "pole": Repair.POLES, "plant": plants}
+        return (*grid("finding", axes, part="repair", noise=Repair.NOISES[0]), *noisy)
+
+    @staticmethod
+    def compute(task: Task) -> Mapping[str, Value]:
+        """For every row of the table: error of B_mn, of A_mn, cosine of B_mn, and R² of effects."""
+        plant = random_plant(measurement_noise=task["noise"], rng=task["plant"])
+        recording = recorded(plant, task["steps"], 7000 + task["plant"], task["pole"])
+        found = {name: accuracy(each, plant) for name, each in found_plants(recording, plant).items()}
+        values = {f"{name}/{key}": each[key] for name, each in found.items() for key in ("B", "A", "cosine", "R2")}
+        return {key: float(max(value, Repair.LEAST)) if np.isfinite(value) else value for key, value in values.items()}
+
+    @cached_property
+    def lengths(self) -> tuple[int, ...]:
+        """The numbers of rows, shortest first."""
+        return self.levels("steps")
+
+    def noisy(self, key: str, noise: float, pole: float) -> FloatArray:
+        """One number of each plant, of the shortest recordings."""
+        return self.of(key, noise=noise, pole=pole, steps=self.lengths[0])
+
+    def longer(self, name: str, letter: str, pole: float) -> FloatArray:
+        """One row for each plant, one column for each length."""
+        return self.of(f"{name}/{letter}", by="steps", noise=self.NOISES[0], pole=pole)
+
+    def judge(self) -> Iterator[Claim]:
+        """What the repair and the further steps do: all of it beyond the paper."""
+        shown = ("published", "refined", "refined-large", "granger", "default")
+        B = {name: [self.noisy(f"{name}/B", noise, 0.0) for noise in self.NOISES] for name in shown}
+        direction, R2 = self.noisy("refined/cosine", self.NOISES[0], 0.0), self.noisy("refined/R2", self.NOISES[0], 0.0)
+        yield self.claim("repair", "beyond the paper", B=B, direction=direction, R2=R2)
+
+        def told(name: str, letter: str, pole: float) -> str:
+            errors = self.longer(name, letter, pole)
+            return f"T^{exponent(self.lengths, errors)[0]:.2f} to {float(np.median(errors[:, -1])):.2g}"
+
+        falls = {
+            "B_white": told("corrected", "B", 0.0),
+            "B_persistent": told("corrected", "B", 0.9),
+            "A_white": told("refined", "A", 0.0),
+            "both": ", ".join(told("unfiltered", letter, pole) for letter, pole in product("BA", self.POLES)),
+        }
+        apart = float(np.abs(self.of("unfiltered/B") - self.of("default/B")).max())
+        yield self.claim("consistent", "beyond the paper", longest=self.lengths[-1], apart=apart, **falls)
+
+    def tabulate(self) -> Iterator[Table]:
+        """Medians over the plants at every noise level."""
+        rows = []
+        for name, label in self.ROWS.items():
+            cells = []
+            for pole, noise in product(self.POLES, self.NOISES):
+                B, R2 = (float(np.median(self.noisy(f"{name}/{key}", noise, pole))) for key in ("B", "R2"))
+                cells.append(f"{B:.3f} / {R2:.3f}" if R2 > -100 else f"{B:.3f} / below -100")
+            rows.append((label, *cells))
+        head = ("", *(f"{colour_name(pole)}, R = {noise:g}" for pole, noise in product(self.POLES, self.NOISES)))
+        plants = len(self.noisy("published/B", self.NOISES[0], 0.0))
+        yield Table(self.caption("repair", plants=plants), head, tuple(rows))
+
+    def draw(self) -> Mapping[str, Drawing]:
+        """Against the noise, and against the number of rows."""
+        panels, lengths = [], self.lengths
+        titles = {pole: f"{colour_name(pole).replace('white', 'White')} inputs" for pole in self.POLES}
+        for pole in self.POLES:
+            x = "variance of the measurement noise, R"
+            runs = {
+                label: np.stack([self.noisy(f"{name}/B", noise, pole) for noise in self.NOISES], axis=1)
+                for name, label in self.SHORT.items()
+            }
+            curves = [*series(self.NOISES, runs, "median"), level(1.0)]
+            panels.append(Panel(titles[pole], curves, x, "relative error of $B_{mn}$", log_x=self.NOISES, log_y=True))
+        for letter, pole in product("BA", self.POLES):
+            runs = {label: self.longer(name, letter, pole) for name, label in self.SHORT.items()}
+            curves, y = [*series(lengths, runs, "median"), level(1.0)], f"relative error of ${letter}_{{mn}}$"
+            panels.append(Panel(f"{titles[pole]}, R = 1", curves, "rows T", y, log_x=lengths, log_y=True))
+        return {"finding-repair": self.drawing("repair-errors", panels, columns=2)}
+
+
+def found_plants(recording: Recording, true: Plant) -> dict[str, Plant]:
+    """The plant of every row of the table."""
+    fits = {name: trained(name, recording, true) for name in ("penalty", "refined-small", "refined", "refined-large")}
+    unfiltered = unfiltered_fit(recording, true).plant
+    return {
+        "published": fits.pop("penalty").plant,
+        **{name: found.plant for name, found in fits.items()},
+        "corrected": without_gains(fits["refined"], true),
+        "corrected-large": without_gains(fits["refined-large"], true),
+        "unfiltered": true.replace(A=unfiltered.A, B=unfiltered.B),  # its own outputs are K_m y_m
+        "fedgc": trained("fedgc", recording, true).plant,
+        "granger": granger_plant(recording, true)[0],
+        "default": trained("default", recording, true).plant,
+    }
+
+
+PARTS: Mapping[str, type[Experiment]] = {"region": Region, "repair": Repair, "conditions": Conditions}
 
 
 class Finding(Experiment, name="finding", revision=2):

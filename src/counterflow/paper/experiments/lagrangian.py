@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -16,8 +17,7 @@ from counterflow.paper.experiments import figures, two_units
 from counterflow.paper.experiments.experiment import Claim, Experiment, Request, Table, Task, Value
 from counterflow.paper.experiments.figures import Drawing, Panel, band, level, over_rounds, series
 from counterflow.paper.experiments.two_units import LABELS, TRAINED, UNITS, climb, penalised
-from counterflow.paper.experiments.verdicts import Verdict, above, below, both, holds, lower
-from counterflow.paper.experiments.wording import said, told
+from counterflow.paper.experiments.verdicts import Verdict, above, below, both, holds, lower, said, told
 
 METHODS = {"penalty": "penalty (PM)", "lagrangian": "augmented Lagrangian (AL)", "hybrid": "hybrid: AL, then PM"}
 STEPS = ("eta_1", "eta_2", "gamma_1", "gamma_2", "alpha_A", "alpha_B")
@@ -66,9 +66,7 @@ class Lagrangian(Experiment, name="lagrangian", revision=2):
         base = self.by_method(f"proprietary_loss/{name}")
         return {m: loss / base[m][:, None] for m, loss in self.by_method(f"client_loss/{name}").items()}
 
-    @cached_property
-    def found(self) -> Mapping[str, tuple[Verdict, dict[str, Any]]]:
-        """What is found about every claim, with our IMEX step where there is one in it."""
+    def judge(self) -> Iterator[Claim]:
         climbs, late, D = (self.by_method(key) for key in ("climb", "climb/late", "disentanglement"))
         early, last = self.by_method("disentanglement", early=True), {m: runs[:, -1] for m, runs in D.items()}
         relative = [self.relative_loss(name) for name in UNITS]
@@ -93,7 +91,7 @@ class Lagrangian(Experiment, name="lagrangian", revision=2):
         lower_D = both(*(lower(each["lagrangian"], each["penalty"]) for each in (early, last)))
         lower_delta = both(*(lower(d["lagrangian"], 0.9 * d["penalty"]) for d in delta.values()))
         warm = self.where(method="hybrid")[0].task["warm_rounds"]
-        return {
+        found: Mapping[str, tuple[Verdict, dict[str, Any]]] = {
             "oscillations": (above(climbs["lagrangian"] - climbs["penalty"]), {"climbs": climbs}),
             "server": (lower_D, {"early": early, "last": last}),
             "clients": (lower_delta, {"deltas": "; ".join(deltas)}),
@@ -104,15 +102,10 @@ class Lagrangian(Experiment, name="lagrangian", revision=2):
             "stable": (below(augmented.mean(axis=1), 0.05), {"share": _share(augmented)}),
             "trade-off": (both(unstable, farther), {"steps": steps, "excess": excess}),
         }
-
-    def judge(self) -> Iterator[Claim]:
-        for key, (verdict, values) in self.found.items():
+        for key, (verdict, values) in found.items():  # with our IMEX step, where there is one in it
             scheme = SCHEME.format(said(verdict, "it is so", "it is not so", "it is undecided"))
-            yield self.claim(key, "not comparable" if key in OF_SCHEME else verdict, scheme=scheme, **values)
-
-    def seen(self, claim: Claim) -> Verdict:
-        """With our scheme."""
-        return self.found[claim.key][0]
+            shown: Verdict = "not comparable" if key in OF_SCHEME else verdict
+            yield replace(self.claim(key, shown, scheme=scheme, **values), seen=verdict)
 
     @cached_property
     def switched(self) -> tuple[FloatArray, FloatArray]:

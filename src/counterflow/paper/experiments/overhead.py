@@ -13,10 +13,9 @@ import numpy as np
 from counterflow.arrays import FloatArray
 from counterflow.exchange.compression import sufficient_message
 from counterflow.fits.training import fit
-from counterflow.paper.experiments.experiment import Claim, Experiment, Request, Task, Value, grid
+from counterflow.paper.experiments.experiment import FACTS, Claim, Experiment, Request, Task, Value, grid
 from counterflow.paper.experiments.figures import Drawing, Panel, points
 from counterflow.paper.experiments.verdicts import Verdict, estimated_above, exponent, holds, opposite
-from counterflow.paper.experiments.wording import FACTS
 from counterflow.plant import random_plant
 from counterflow.protocol import Message, encoded_size
 

@@ -210,7 +210,7 @@ def audited(plant: Plant, recording: Recording, privacy: Privacy, rounds: int, n
     for sign in (1.0, -1.0):
         y = own.y.copy()
         y[len(y) // 2] = sign * R * direction
-        data = ClientData.from_part(part, clipped_rows(y, R)[0], clipped_rows(own.u, R)[0])
+        data = ClientData.from_rows(*part.estimates(clipped_rows(y, R)[0], clipped_rows(own.u, R)[0]))
         releases.append(followed(AugmentedModel(part.working_model, data), answers))
     pairs = zip(*releases, sent, strict=True)
     mu = sum(float(((one - other) ** 2).sum()) / message.noise**2 for one, other, message in pairs)
@@ -225,7 +225,7 @@ def followed(model: AugmentedModel, answers: list[StateGradients]) -> list[Float
         states = model.states(theta, phi)
         rows.append(np.hstack([model.data.refined, model.data.refined + model.data.previous @ theta.T, states]))
         _, own_theta, own_phi = model.loss_and_gradients(states)
-        their_theta, their_phi = model.chain_rule(answer.predicted, answer.refined if answer.refined.size else None)
+        ahead, pulled, their_phi = model.chain_rule(answer.predicted, answer.refined)
         eta, gamma = model.step_sizes(answer.penalty)
-        theta, phi = theta - eta * (own_theta + their_theta), phi - gamma * (own_phi + their_phi)
+        theta, phi = theta - eta * (own_theta + (ahead + pulled)), phi - gamma * (own_phi + their_phi)
     return rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,12 +17,11 @@ from counterflow.errors import DataError
 from counterflow.fits.training import fit
 from counterflow.identification import stretches
 from counterflow.paper.experiments import figures
-from counterflow.paper.experiments.experiment import Claim, Experiment, Outcome, Request, Task, Value
+from counterflow.paper.experiments.experiment import ABOVE_RULE, BAND, Claim, Experiment, Outcome, Request, Task, Value
 from counterflow.paper.experiments.figures import Drawing, band, level, over_rounds
 from counterflow.paper.experiments.two_units import TRAINED, kept_rounds
 from counterflow.paper.experiments.verdicts import Verdict, below, both, holds
-from counterflow.paper.experiments.wording import ABOVE_RULE, BAND
-from counterflow.paper.pooled import pooled_model
+from counterflow.paper.subspace import pooled_model
 from counterflow.plant import Recording
 
 STAND_IN = "stand-in"
@@ -50,7 +49,7 @@ class DataSet:
     """One of the paper's two; what it ``said``: of the server's loss, early and late, of D, clients' residuals and δd.
 
     ``runs``: of a full and of a quick command. ``header``: the word by which its head is found; ``example``: of its
-    columns' names. ``silent``: of the clients' residuals and δd nothing is said that could be judged.
+    columns' names. Of what is "drawn, and not spoken of" nothing is said that could be judged.
     """
 
     title: str
@@ -59,9 +58,9 @@ class DataSet:
     header: str | None
     example: str
     said: tuple[str, str, str, str, str]
-    silent: bool = False
 
 
+SILENT = "drawn, and not spoken of"
 DATA = {
     "hai": DataSet(
         "HAI", "Fig. 7", (10, 3), None, "P1_LIT01",
@@ -79,10 +78,9 @@ DATA = {
             "a sharp initial decline",
             "a smooth saturation phase with no noticeable oscillations",
             "D follows a monotonic decreasing trend",
-            "drawn, and not spoken of",
-            "drawn, and not spoken of",
+            SILENT,
+            SILENT,
         ),
-        silent=True,
     ),
 }  # fmt: skip
 
@@ -99,12 +97,13 @@ class RealPlants(Experiment, name="real-plants", revision=2):
             if place is None:
                 settings |= {"source": STAND_IN, "rows": QUICK_ROWS if request.quick else STAND_IN_ROWS, "files": []}
             else:
-                found = data_files(dataset, place)
-                _check(dataset, found, place)
-                files = [str(path.resolve()) for path in found]
-                generated = any((Path(name).parent / MARK).exists() for name in files)
-                settings |= {"source": f"{STAND_IN} files" if generated else "files", "rows": ROWS, "files": files}
-                settings["digest"] = _digest(files)
+                found, contents = data_files(dataset, place), hashlib.sha256()
+                for path in found:  # results of other files are not taken for these
+                    with path.open("rb") as file:
+                        contents.update(hashlib.file_digest(file, "sha256").digest())
+                source = f"{STAND_IN} files" if any((path.parent / MARK).exists() for path in found) else "files"
+                settings |= {"source": source, "rows": ROWS, "files": [str(path.resolve()) for path in found]}
+                settings["digest"] = contents.hexdigest()
             tasks.append(Task("real-plants", settings))
         return tuple(tasks)
 
@@ -158,7 +157,7 @@ class RealPlants(Experiment, name="real-plants", revision=2):
             losses, shifts = [], []
             for k, name in enumerate(units, start=1):
                 own = band(x, outcome.array(f"client_loss/{name}"), "augmented client")
-                baseline = level(outcome.number(f"proprietary_loss/{name}"), "proprietary client (baseline)")
+                baseline = level(float(outcome.array(f"proprietary_loss/{name}")), "proprietary client (baseline)")
                 shift = band(x, outcome.array(f"delta_d/{name}"), "$\\delta d$ of a client", 2)
                 losses.append(over_rounds(f"{label}: client {k}", [own, baseline], figures.CLIENT_LOSS.format(k)))
                 shifts.append(over_rounds(f"{label}: client {k}", [shift], f"$\\delta d_{{{k}}}$ (states)"))
@@ -169,18 +168,14 @@ class RealPlants(Experiment, name="real-plants", revision=2):
             drawings[f"real-plants-{dataset}"] = Drawing(told, [server, D, *losses, *shifts], paper=paper, height=0.85)
         return drawings
 
-    def titles(self, made_up: bool) -> str:
-        some = [DATA[o.task["dataset"]].title for o in self.outcomes if is_stand_in(o) == made_up]
-        return " and ".join(some)
-
     @property
     def given(self) -> str:
         """Data sets that are no stand-ins."""
-        return self.titles(made_up=False)
+        return " and ".join(DATA[o.task["dataset"]].title for o in self.outcomes if not is_stand_in(o))
 
     @property
     def made_up(self) -> str:
-        return self.titles(made_up=True)
+        return " and ".join(DATA[o.task["dataset"]].title for o in self.outcomes if is_stand_in(o))
 
     @property
     def agreeing(self) -> int:
@@ -198,26 +193,22 @@ class RealPlants(Experiment, name="real-plants", revision=2):
 
 
 def data_files(dataset: str, place: Path) -> list[Path]:
-    """The files to read: the one given, or a directory's; of HAI those of normal operation, if they are named so."""
-    if place.is_file():
-        return [place]
-    found = sorted(p for p in place.iterdir() if p.name.lower().endswith(TABLES))
-    if dataset == "hai":
-        found = [p for p in found if "train" in p.name.lower()] or found
-    if not found:
-        raise DataError(f"--{dataset} {str(place)!r}: no table ({', '.join(TABLES)}) is in this directory.")
-    return found
+    """The files to read: the one given, or a directory's; of HAI those of normal operation, if they are named so.
 
-
-def _check(dataset: str, files: Sequence[Path], place: Path) -> None:
-    """Refuse what is no table, or has no column of this data set, before anything else is computed."""
+    What is no table, or has no column of this data set, is refused before anything else is computed.
+    """
     from counterflow.data import hai, swat
     from counterflow.data.formats import open_files
     from counterflow.data.options import TableOptions
 
+    found = [place] if place.is_file() else sorted(p for p in place.iterdir() if p.name.lower().endswith(TABLES))
+    if dataset == "hai" and not place.is_file():
+        found = [p for p in found if "train" in p.name.lower()] or found
+    if not found:
+        raise DataError(f"--{dataset} {str(place)!r}: no table ({', '.join(TABLES)}) is in this directory.")
     unit_of, about = hai.unit_of if dataset == "hai" else swat.unit_of, DATA[dataset]
     try:
-        names = [name for file in open_files(files, TableOptions(header_word=about.header)) for name in file.names]
+        names = [name for file in open_files(found, TableOptions(header_word=about.header)) for name in file.names]
     except DataError as error:
         raise DataError(f"--{dataset} {str(place)!r}: {error}") from error
     if not any(unit_of(name.replace(" ", "")) for name in names):
@@ -225,15 +216,7 @@ def _check(dataset: str, files: Sequence[Path], place: Path) -> None:
             f"--{dataset} {str(place)!r}: no column is named like one of {about.title} (such as {about.example}): give "
             "its files."
         )
-
-
-def _digest(files: Sequence[str]) -> str:
-    """Of the files' contents: results of other files are not taken for these."""
-    found = hashlib.sha256()
-    for name in files:
-        with Path(name).open("rb") as file:
-            found.update(hashlib.file_digest(file, "sha256").digest())
-    return found.hexdigest()
+    return found
 
 
 def prepared(task: Task) -> Recording:
@@ -256,8 +239,7 @@ def prepared(task: Task) -> Recording:
 
 def _rises(series: FloatArray) -> float:
     """The sum of all rises over the fall from the first to the last: 0 for a series that only falls."""
-    change = np.diff(series)
-    return float(change[change > 0].sum() / max(float(series[0] - series[-1]), 1e-300))
+    return float(np.maximum(np.diff(series), 0.0).sum() / max(float(series[0] - series[-1]), 1e-300))
 
 
 def units_of(outcome: Outcome) -> list[str]:
@@ -282,47 +264,51 @@ def few(values: FloatArray, limit: float) -> Verdict:
 
 
 def _claims_of(outcome: Outcome) -> Iterator[Claim]:
-    label, units, stand_in = label_of(outcome), units_of(outcome), is_stand_in(outcome)
-    L, D = outcome.array("server_loss"), outcome.array("disentanglement")
+    label, units, about = label_of(outcome), units_of(outcome), DATA[outcome.task["dataset"]]
+    L, D, rises, rises_D = (outcome.array(key) for key in ("server_loss", "disentanglement", "rises", "rises/D"))
     over = f"in the mean {ABOVE_RULE}" if len(L) > 1 else "in the one run, as many as the paper has"
-    swat = DATA[outcome.task["dataset"]].silent
-    early_said, late_said, D_said, left_said, delta_said = DATA[outcome.task["dataset"]].said
-
-    def claim(subject: str, paper: str, ours: str, verdict: Verdict, rule: str, silent: bool = False) -> Claim:
-        """One of this data set; a stand-in's numbers say nothing about the paper's."""
-        why = "No rule: the paper's text has none." if silent else f"Rule: {rule}"
-        final = "beyond the paper" if silent else "not comparable" if stand_in else verdict
-        return Claim(f"{label}: {subject}", paper, f"{label}: {ours}", final, why + ASIDE * stand_in)
-
     early = int(np.searchsorted(outcome.array("round"), FEW, side="right")) - 1
-    fall = (L[:, 0] - L[:, early]) / (L[:, 0] - L[:, -1])
-    done = f"{100 * fall.mean():.3g} % of the fall of L_s is done after {FEW} rounds"
-    yield claim("server loss, early", early_said, done, few(-fall, -0.9), f"more than 90 % of it, {over}.")
-    rises, rises_D = outcome.array("rises"), outcome.array("rises/D")
-    risen = f"all rises of L_s together are {100 * rises.mean():.2g} % of its fall"
-    yield claim("server loss, late", late_said, risen, few(rises, 0.01), f"below 1 %, {over}.")
-    falls = D[:, -1] / D[:, 0]
+    fall, falls = (L[:, 0] - L[:, early]) / (L[:, 0] - L[:, -1]), D[:, -1] / D[:, 0]
     share = f"{100 * falls.mean():.2g} % of its first value"
-    risen = f"all rises of D together are {100 * rises_D.mean():.2g} % of its fall; it ends at {D[:, -1].mean():.2g}"
-    yield claim("disentanglement", D_said, f"{risen}, {share}", few(rises_D, 0.01), f"below 1 %, {over}.")
-    last = {n: outcome.array(f"client_loss/{n}")[:, -1] for n in units}
-    left = {n: loss / outcome.number(f"outputs/{n}") for n, loss in last.items()}
-    gains = {n: 1 - (loss / outcome.number(f"proprietary_loss/{n}")).mean() for n, loss in last.items()}
-    residuals = ", ".join(f"{n} {each.mean():.2g}" for n, each in left.items())
+    last, deltas = ({n: outcome.array(f"{key}/{n}")[:, -1] for n in units} for key in ("client_loss", "delta_d"))
+    left = {n: loss / outcome.array(f"outputs/{n}") for n, loss in last.items()}
+    gains = {n: 1 - (loss / outcome.array(f"proprietary_loss/{n}")).mean() for n, loss in last.items()}
+    residuals, ends = (", ".join(f"{n} {each.mean():.2g}" for n, each in found.items()) for found in (left, deltas))
     lower = ", ".join(f"{n} {100 * gain:.2g} %" for n, gain in gains.items())
-    yield claim(
-        "client losses",
-        left_said,
-        f"mean squared residual of a z-scored output at the end {residuals}; below the proprietary one by {lower}",
-        both(*(few(each, LEFT) for each in left.values())),
-        f"below {LEFT:g} at every unit, {over}; z-scored outputs have 1. How small is small is ours.",
-        silent=swat,
-    )
-    deltas = {n: outcome.array(f"delta_d/{n}")[:, -1] for n in units}
-    ends = "δd at the end " + ", ".join(f"{n} {delta.mean():.2g}" for n, delta in deltas.items())
-    small = both(*(few(delta, SMALL) for delta in deltas.values()))
-    rule = f"below {SMALL:g} at every unit (z-scored channels), {over}."
-    yield claim("δd", delta_said, ends, small, rule, silent=swat)
-    if swat:
+    rows: list[tuple[str, str, str, Verdict, str]] = [  # subject, the paper's words, ours, verdict, rule
+        (
+            "server loss, early", about.said[0],
+            f"{100 * fall.mean():.3g} % of the fall of L_s is done after {FEW} rounds", few(-fall, -0.9),
+            f"more than 90 % of it, {over}.",
+        ),
+        (
+            "server loss, late", about.said[1], f"all rises of L_s together are {100 * rises.mean():.2g} % of its fall",
+            few(rises, 0.01), f"below 1 %, {over}.",
+        ),
+        (
+            "disentanglement", about.said[2],
+            f"all rises of D together are {100 * rises_D.mean():.2g} % of its fall; it ends at {D[:, -1].mean():.2g}, "
+            f"{share}",
+            few(rises_D, 0.01), f"below 1 %, {over}.",
+        ),
+        (
+            "client losses", about.said[3],
+            f"mean squared residual of a z-scored output at the end {residuals}; below the proprietary one by {lower}",
+            both(*(few(each, LEFT) for each in left.values())),
+            f"below {LEFT:g} at every unit, {over}; z-scored outputs have 1. How small is small is ours.",
+        ),
+        (
+            "δd", about.said[4], f"δd at the end {ends}", both(*(few(delta, SMALL) for delta in deltas.values())),
+            f"below {SMALL:g} at every unit (z-scored channels), {over}.",
+        ),
+    ]  # fmt: skip
+    if SILENT in about.said:
         rule = f"below {100 * ENFORCED:g} %, {over}."
-        yield claim("constraints", ENFORCING, f"D ends at {share}", few(falls, ENFORCED), rule)
+        rows.append(("constraints", ENFORCING, f"D ends at {share}", few(falls, ENFORCED), rule))
+    for subject, paper, ours, verdict, rule in rows:
+        why, final = f"Rule: {rule}", verdict
+        if is_stand_in(outcome):  # its numbers say nothing about the paper's
+            final = "not comparable"
+        if paper == SILENT:
+            why, final = "No rule: the paper's text has none.", "beyond the paper"
+        yield Claim(f"{label}: {subject}", paper, f"{label}: {ours}", final, why + ASIDE * is_stand_in(outcome))

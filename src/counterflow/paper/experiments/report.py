@@ -16,10 +16,9 @@ from counterflow._version import __version__
 from counterflow.files import blaming
 from counterflow.paper import experiments
 from counterflow.paper.experiments import figures
-from counterflow.paper.experiments.experiment import Experiment, Outcome, Request, Table, Task
+from counterflow.paper.experiments.experiment import EXPLAINED, Experiment, Outcome, Request, Table, Task
 from counterflow.paper.experiments.store import Store, put
 from counterflow.paper.experiments.verdicts import VERDICTS, Verdict
-from counterflow.paper.experiments.wording import EXPLAINED
 from counterflow.report import templates
 
 TITLE = "The paper, reproduced"

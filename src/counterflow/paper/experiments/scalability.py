@@ -11,10 +11,9 @@ import numpy as np
 from counterflow.arrays import FloatArray
 from counterflow.fits.training import fit
 from counterflow.paper.experiments import figures
-from counterflow.paper.experiments.effects import between, loss_ratios
+from counterflow.paper.experiments.effects import between, refined_states
 from counterflow.paper.experiments.experiment import Claim, Experiment, Request, Table, Task, Value, grid
 from counterflow.paper.experiments.figures import Curve, Drawing, Panel, points
-from counterflow.paper.experiments.methods import refined_states
 from counterflow.paper.experiments.verdicts import Verdict, below, both, estimated_above, exponent, geometric, magnitude
 from counterflow.plant import random_plant
 
@@ -56,9 +55,6 @@ class Scalability(Experiment, name="scalability", revision=2):
         return {
             "server_loss": float(found.history.server_loss[-1]),
             "disentanglement": float(found.history.disentanglement[-1]),
-            "converged": float(found.status.converged),
-            "rounds": float(len(found.history)),
-            "gain": float(np.mean([1 - ratio for ratio in loss_ratios(found.history)])),
             "crossing": float((crossed**2).sum(axis=1).mean()),
         }
 

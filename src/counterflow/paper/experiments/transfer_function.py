@@ -15,8 +15,7 @@ from counterflow.paper.experiments.effects import without_couplings
 from counterflow.paper.experiments.experiment import Claim, Experiment
 from counterflow.paper.experiments.figures import COLOURS, INK, MARKERS, Curve, Drawing, Panel, band
 from counterflow.paper.experiments.two_units import UNITS, found_plant, plant_of
-from counterflow.paper.experiments.verdicts import above, below, beyond_control, both, holds, within
-from counterflow.paper.experiments.wording import said
+from counterflow.paper.experiments.verdicts import above, below, beyond_control, both, holds, said, within
 from counterflow.plant import Plant
 from counterflow.plant.transfer import frequency_response, sigma, transmission_zeros
 

@@ -8,8 +8,8 @@ lies within two standard errors is undecided, and so is what too few runs say.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Literal, get_args
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -124,3 +124,21 @@ def beyond_control(claimed: Verdict, added: Verdict) -> Verdict:
     if claimed != "agrees":
         return claimed
     return "not comparable" if added == "does not hold" else added
+
+
+def said(verdict: Verdict, yes: str, no: str = "", unclear: str = "") -> str:
+    """The sentence that goes with a verdict: for a text that must not say what the numbers do not."""
+    if verdict in ("agrees", "agrees in order of magnitude"):
+        return yes
+    return no if verdict == "does not hold" else unclear
+
+
+def told(values: Values, digits: int = 3) -> str:
+    """Mean and standard error of several runs: "2 ± 0.58"."""
+    mean, error = mean_and_error(values)
+    return f"{mean:.{digits}g}" + (f" ± {error:.2g}" if math.isfinite(error) else "")
+
+
+def told_each(found: Mapping[Any, Values]) -> str:
+    """The same of each name."""
+    return ", ".join(f"{name} {told(values)}" for name, values in found.items())
