@@ -18,8 +18,7 @@ from typing import Any
 import counterflow as cf
 from counterflow.federation.coordinator_session import CoordinatorSession
 from counterflow.federation.flare import jobs, kit, processes
-from counterflow.federation.flare.following import FlareJobs
-from counterflow.federation.flare.operator import Operator
+from counterflow.federation.flare.operator import FlareJobs, Operator
 from counterflow.federation.job import Job
 from counterflow.federation.sites import letters
 from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
@@ -27,6 +26,7 @@ from counterflow.federation.sites.plant_folder import PlantFolder
 from counterflow.federation.sites.site import CoordinatorSite
 
 OPERATOR = "operator@loopback.local"
+MEMBERS = ("boiler", "turbine")  # of a ``World``
 CREATED = "2026-01-01T00:00:00+00:00"  # so that a job made again is the same job
 OPEN_POLICY = """unit = "{unit}"
 [leave]
@@ -45,6 +45,25 @@ def free_ports(count: int) -> list[int]:
     finally:
         for one in sockets:
             one.close()
+
+
+class World:
+    """A coordinator and two plants that have asked to join, none of which runs."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.plant = cf.random_plant(units=MEMBERS, rng=3)
+        self.recording = self.plant.simulate(50, rng=4)
+        self.coordinator = CoordinatorFolder.create(root / "coordinator", "waterworks", "localhost", 8102)
+        for unit in MEMBERS:
+            self.asking(root / unit, unit)
+
+    def asking(self, folder: Path, unit: str, **other: Any) -> PlantFolder:
+        given = {"federation": "waterworks", "fingerprint": self.coordinator.fingerprint, **other}
+        return PlantFolder.create(folder, unit, recording=self.recording, model=self.plant.local(unit), **given)
+
+    def join(self, unit: str = "boiler") -> Path:
+        return self.root / unit / f"{unit}.join"
 
 
 class Loopback:
@@ -70,10 +89,14 @@ class Loopback:
         return self
 
     def copied(self) -> Loopback:
-        """The same sites with kits of their own, to be tampered with."""
-        copy = Loopback(self.root, self.recording, self.models)
-        folder = self.root / "copies"
-        copy.kits = {name: Path(shutil.copytree(place, folder / name)) for name, place in self.kits.items()}
+        """The same sites in other folders, to be tampered with."""
+        copy = Loopback(self.root / "copies", self.recording, self.models)
+        for name in ("localhost", *self.units):
+            folder = shutil.copytree(self.root / name, copy.root / name, ignore=shutil.ignore_patterns("*.log"))
+            party = (PlantFolder if name in self.units else CoordinatorFolder).open(folder)
+            party.prepare()
+            copy.kits[name] = party.kit.folder
+        copy.kits[OPERATOR] = copy.root / "localhost" / "operator"
         return copy
 
     def start(self, name: str, within: Sequence[str] = ()) -> None:

@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -83,18 +83,10 @@ def fit(
     began = time.monotonic()
     try:
         with _progress(coordinator, job, wanted) as tell:
-
-            def news(state: dict[str, Any]) -> None:
-                _refuse_removed(coordinator, job)
-                tell(state)
-
-            state = coordinator.engine_jobs.follow(job, deadline=deadline, patience=patience, progress=news)
+            state = coordinator.engine_jobs.follow(job, deadline=deadline, patience=patience, progress=tell)
     except KeyboardInterrupt:
-        typer.echo(
-            f"counterflow: what runs of the job goes on without this command; follow it again: counterflow federation "
-            f"fit {folder} --id {job.id}",
-            err=True,
-        )
+        again = f"follow it again: counterflow federation fit {folder} --id {job.id}"
+        typer.echo(f"counterflow: what runs of the job goes on without this command; {again}", err=True)
         raise typer.Exit(INTERRUPTED) from None
     saved = coordinator.folder / "fits" / job.id
     part, record = saved_server(coordinator.folder, job.id)[1], load_record(saved)
@@ -142,26 +134,23 @@ def _shown(told: dict[str, Any]) -> Iterator[Part]:
 
 @contextmanager
 def _progress(coordinator: CoordinatorFolder, job: Job, wanted: Format) -> Iterator[Progress]:
-    """A line that changes on a terminal; for JSON and for files, nothing."""
-    if wanted is Format.json or not sys.stdout.isatty():
-        yield lambda state: None
-        return
+    """A line that changes on a terminal; for JSON and for files, nothing. A job whose unit was removed is given up."""
     began = time.monotonic()
+    from rich.status import Status
     from rich.text import Text
 
-    with output.terminal().status(Text(f"{job.id}: submitting")) as line:
+    seen = wanted is not Format.json and sys.stdout.isatty()
+    line = Status(Text(f"{job.id}: submitting"), console=output.terminal())
 
-        def tell(state: dict[str, Any]) -> None:
-            there = members.presence(coordinator.folder).get("plants", [])
-            connected = f"{len(set(there) & set(job.units))} of {len(job.units)} plants"
-            words = [f"{job.id}: {state.get('state', '')}", connected]
-            if state.get("exchanges"):
-                moved = float(state.get("bytes_up", 0)) + float(state.get("bytes_down", 0))
-                words += [f"{state['exchanges']} exchanges", f"{moved / 1000:,.0f} kB"]
-            if state.get("reason"):
-                words.append(shown(state["reason"], 200))
-            line.update(Text(", ".join([*words, f"{time.monotonic() - began:.0f} s"])))
+    def tell(state: dict[str, Any]) -> None:
+        _refuse_removed(coordinator, job)
+        there = len(set(members.presence(coordinator.folder).get("plants", [])) & set(job.units))
+        words = [f"{job.id}: {state.get('state', '')}", f"{there} of {len(job.units)} plants"]
+        words += [f"{state.get('exchanges', 0)} exchanges", f"{time.monotonic() - began:.0f} s"]
+        if seen:
+            line.update(Text(", ".join([*words, shown(state.get("reason", ""), 200)])))
 
+    with line if seen else nullcontext():
         yield tell
 
 

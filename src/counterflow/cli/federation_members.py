@@ -112,65 +112,47 @@ def join(
 
     Later, while the plant is stopped, --log, --model and --policy replace what is there, and --new-key rotates the key.
     """
-    named = {"--unit": unit, "--federation": federation, "--fingerprint": fingerprint, "--organisation": organisation}
+    named = {"unit": unit, "federation": federation, "fingerprint": fingerprint, "organisation": organisation}
     given = {name: value.strip() for name, value in named.items() if value is not None}
-    new = not (folder / party.FILE).exists()
-    if (exact or ask) and (policy is not None or not new):
+    replaced = [f"--{name}" for name, file in (("log", log), ("model", model), ("policy", policy)) if file is not None]
+    plant = PlantFolder.open(folder) if (folder / party.FILE).exists() else None
+    if (exact or ask) and (policy is not None or plant is not None):
         raise OptionError("--exact and --ask write a new plant's policy: change policy.toml, or leave --policy out.")
-    brought = {"log": log, "model": model, "policy": policy}
-    replaced = [name for name, file in brought.items() if file is not None]
-    if new:
-        for option, used, done in (("--new-key", new_key, "joined"), ("--welcome", welcome, "asked to join")):
-            if used:
-                raise OptionError(f"{option}: {str(folder)!r} has not {done} yet; give the folder that has.")
-        there = {**given, **({"--log": log} if log else {})}
-        if missing := [name for name in ("--unit", "--federation", "--fingerprint", "--log") if name not in there]:
+    if new_key and (welcome is not None or replaced):
+        raise OptionError("--new-key: give it alone; with the coordinator's answer give --welcome.")
+    recording, models, begins = (None, {}, "") if log is None else read_log(log)
+    if policy is not None:
+        Policy.read(policy)  # tells what is wrong with the line in the user's own file
+    text = "" if policy is None else policy.read_text("utf-8")
+    if plant is None:
+        if new_key or welcome is not None:
+            raise OptionError(f"{str(folder)!r} has not asked to join yet; give the folder that has.")
+        needed = {"unit": unit, "federation": federation, "fingerprint": fingerprint, "log": recording}
+        if missing := [f"--{name}" for name, value in needed.items() if value is None]:
             raise OptionError(f"to join in the new folder {str(folder)!r}, also give {', '.join(missing)}.")
-    else:
-        plant = PlantFolder.open(folder)
-        for name, value in given.items():
-            if value != (known := getattr(plant, name.removeprefix("--"))):
-                raise OptionError(
-                    f"{name} {named[name]!r}: {str(folder)!r} has joined as {plant.label} with {name} {known}; a "
-                    "folder is one party for good. Join in a new folder."
-                )
-        if new_key and (welcome is not None or replaced):
-            raise OptionError("--new-key: give it alone; with the coordinator's answer give --welcome.")
-        if not (given or replaced or new_key or welcome is not None):
+        assert recording is not None
+        name = given["unit"]
+        own = models.get(name) if model is None else load_model(model)
+        text = text or default_policy(name, not exact, _asking(ask or ()))
+        told = given["federation"], given["fingerprint"], recording, own, text, organisation or "", budget, begins
+        return _asked(PlantFolder.create(folder, name, *told), folder)
+    for name, value in given.items():
+        if value != (known := getattr(plant, name)):
             raise OptionError(
-                f"{plant.label} has asked to join: give --welcome FILE, or --log, --model or --policy anew."
+                f"--{name} {value!r}: {str(folder)!r} has joined as {plant.label} with {name} {known}; a folder is one "
+                "party for good. Join in a new folder."
             )
-    if new or new_key or welcome is not None:
-        engine().require()
     if welcome is not None:
         plant = plant.welcome(welcome)
         service = plant.folder / f"counterflow-{plant.unit}.service"
         content = {**picked(plant, "folder unit"), "state": "joined", "kit": plant.kit.folder, "service": service}
         run = f"Run it: counterflow federation start {folder}; or by systemd: {service}"
         return Told(content, [f"Unit {plant.unit} is a member of {plant.federation}.", run])
-    if new_key:
-        return _asked(plant.renew(), folder)
-    if given and not new:  # the first half once more
-        return _asked(plant, folder)
-    recording, models, begins = (None, {}, "") if log is None else read_log(log)
-    own = models.get(given["--unit"] if new else plant.unit) if model is None else load_model(model)
-    text = ""
-    if policy is not None:
-        Policy.read(policy)  # tells what is wrong with the line in the user's own file
-        text = policy.read_text("utf-8")
-    if new:
-        assert recording is not None
-        return _asked(
-            PlantFolder.create(
-                folder, given["--unit"], given["--federation"], given["--fingerprint"], recording, own,
-                text or default_policy(given["--unit"], not exact, _asking(ask or ())), organisation or "", budget,
-                begins,
-            ),
-            folder,
-        )  # fmt: skip
-    plant.bind(recording, own, text, begins)
-    told = f"{plant.label}: {', '.join(replaced)} replaced. Jobs that are not finished will refuse other data."
-    return Told({"folder": plant.folder, "unit": plant.unit, "state": "rebound", "replaced": replaced}, [told])
+    if not replaced:
+        return _asked(plant.renew() if new_key else plant, folder)
+    plant.bind(recording, models.get(plant.unit) if model is None else load_model(model), text, begins)
+    done = f"{plant.label}: {', '.join(replaced)} replaced. Jobs that are not finished will refuse other data."
+    return Told({**picked(plant, "folder unit"), "state": "rebound", "replaced": replaced}, [done])
 
 
 @answering()
@@ -249,18 +231,14 @@ def renew(
 
     Example: counterflow federation renew coordinator
     """
-    engine().require()
     coordinator = CoordinatorFolder.open(folder)
     if (authority or finish) and (units or authority == finish):
         raise OptionError("--authority and --finish are of all: give one of them, and no unit.")
-    welcomes: dict[str, Path] = {}
     if finish:
         coordinator.finish_succession()
     elif authority:
         coordinator = coordinator.succeed()
-        welcomes = {unit: coordinator.folder / "approved" / f"{unit}.welcome" for unit in coordinator.plants()}
-    else:
-        welcomes = coordinator.renew(units or ())
+    welcomes = {} if finish else coordinator.renew(units or ())
     parts = [f"send to {unit}: {welcome}" for unit, welcome in welcomes.items()]
     if not units:
         parts.append(f"then restart the coordinator: federation stop {folder}, federation start {folder}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -54,7 +54,6 @@ def start(
     Example: counterflow federation start boiler-site --welcome boiler.welcome --detach
     """
     if welcome is not None:
-        engine().require()
         PlantFolder.open(folder).welcome(welcome)
     if questions_per_minute is not None:
         replace(CoordinatorFolder.open(folder), questions_per_minute=questions_per_minute).write()
@@ -74,14 +73,12 @@ def start(
 def _detach(site: Folder, patience: float, more: list[str]) -> None:
     """Supervise in the background; returns when the site is up, or says why it is not."""
     engine().require()
-    with blaming(site.folder, WRITABLE):
-        site.prepare()
-    process = party.supervisor(site.folder)
-    if process is not None:
-        raise StorageError(f"{str(site.folder)!r} runs already (process {process}).")
     log = site.folder / party.LOG
     command = [sys.executable, "-P", "-m", "counterflow.cli", "federation", "start", str(site.folder), *more]
     with blaming(site.folder, WRITABLE):
+        site.prepare()
+        if (process := party.supervisor(site.folder)) is not None:
+            raise StorageError(f"{str(site.folder)!r} runs already (process {process}).")
         (site.folder / members.PRESENCE).unlink(missing_ok=True)
         stream = appending(log)
     with stream:
@@ -95,34 +92,14 @@ def _detach(site: Folder, patience: float, more: list[str]) -> None:
         if child.poll() is not None:
             said = log.read_bytes()[began:].decode("utf-8", "replace").strip().splitlines() or [f"see {log}"]
             raise StorageError(f"{site.label} did not start: {said[-1].removeprefix('counterflow: ')}")
-        if _is_up(site):
+        if site.is_up():
             output.show(f"{site.label} is up (process {child.pid}, {log})")
             return
-        if isinstance(site, PlantFolder) and party.supervisor(site.folder) == child.pid and (why := site.waits_for()):
-            waits = f"the coordinator's server is not there yet ({why}), the plant connects as soon as it is"
-            output.show(f"{runs}; {waits}")
+        if party.supervisor(site.folder) == child.pid and (why := site.waits_for()):
+            output.show(f"{runs}; the coordinator's server is not there yet ({why}), it connects as soon as it is")
             return
         time.sleep(0.1)
-    output.show(f"{runs}, but is not connected yet; it keeps trying.", *noted([_why(site)]))
-
-
-def _is_up(site: Folder) -> bool:
-    told = members.presence(site.folder)
-    if isinstance(site, PlantFolder):
-        return bool(told.get("connected"))
-    return bool(told) and not party.reachable("localhost", site.port)
-
-
-def _why(site: Folder) -> str:
-    log = site.folder / party.SITE_LOG
-    if isinstance(site, CoordinatorFolder):
-        return f"nothing answers on port {site.port} yet; see {log}"
-    if refused := site.waits_for():
-        return f"the coordinator's server cannot be reached at {refused}"
-    return (
-        "the coordinator's server answers, but has not admitted this plant: has it been removed, or does another "
-        f"machine run with its key? See {log}"
-    )
+    output.show(f"{runs}, but is not connected yet; it keeps trying: see {site.folder / party.SITE_LOG}")
 
 
 def stop(folder: options.Folder) -> None:
@@ -156,6 +133,8 @@ def status(folder: options.Folder) -> Told:
     told |= of(site, presence)  # type: ignore[arg-type]
 
     def every() -> Iterator[Part]:
+        yield Line(f"{site.label}: {f'runs (process {process})' if process is not None else 'is not running'}", "bold")
+        yield f"fingerprint of the authority: {told['fingerprint']}"
         yield from parts(told)
         yield from noted([one["warning"] for one in told["certificates"] if one["warning"]])
         yield from noted([one["text"] for one in told.get("books", [])])
@@ -175,8 +154,8 @@ def of_coordinator(site: CoordinatorFolder, presence: dict[str, Any]) -> dict[st
     ]  # fmt: skip
     jobs: dict[str, dict[str, Any]] = {
         job.id: {
-            **picked(job, "id method"), "units": list(job.units), "private": job.privacy is not None,
-            "created": job.created, "state": "not begun",
+            **picked(job, "id method created"), "units": list(job.units), "private": job.privacy is not None,
+            "state": "not begun",
         }
         for job in site.jobs()
     }  # fmt: skip
@@ -200,7 +179,7 @@ def of_plant(site: PlantFolder, presence: dict[str, Any]) -> dict[str, Any]:
         checked = {"records": found.records, "in_order": found.broken is None, "told": str(found)}
         jobs = _jobs(audit) if checked["in_order"] else []
     return {
-        **picked(site, "unit key"), "welcomed": site.welcomed, "connected": bool(presence.get("connected")),
+        **picked(site, "unit key welcomed"), "connected": bool(presence.get("connected")),
         "rows": len(own.y), "model": own.model is not None, "policy": policy_line(site.policy),
         "jobs": jobs, "budget": budget_of(site), "audit": checked,
         "waiting": [{"id": job.id, "sha256": digest} for digest, job in job_gate.waiting(site.folder).items()],
@@ -222,55 +201,50 @@ def _jobs(path: Path) -> list[dict[str, Any]]:
     with Audit(path) as audit:
         for record in audit.records():
             job = str(record.get("job", ""))
-            told = found.setdefault(job, {"id": job, "messages": 0, "bytes": 0, "refused": 0, "last": ""})
+            told = found.setdefault(job, {"id": job, "messages": 0, "bytes": 0, "refused": 0})
             told["last"] = str(record["time"])
-            if record["event"] == "left":
-                told["messages"] += 1
-                told["bytes"] += int(record.get("bytes", 0))
-            elif record["event"] == "refused":
-                told["refused"] += 1
+            told["messages"] += record["event"] == "left"
+            told["bytes"] += int(record.get("bytes", 0)) if record["event"] == "left" else 0
+            told["refused"] += record["event"] == "refused"
     return list(found.values())
 
 
 def _coordinator(told: dict[str, Any]) -> Iterator[Part]:
-    running = f"runs (process {told['process']})" if told["running"] else "is not running"
-    yield Line(f"Coordinator of {told['federation']} at {told['address']} {running}", "bold")
-    yield f"fingerprint: {told['fingerprint']}"
-    rows = [
-        [one["unit"], one["organisation"], ", ".join(one["inputs"]), f"{'' if one['connected'] else 'not '}connected"]
-        for one in told["plants"]
-    ]
-    rows += [[one["unit"], "", "", f"removed {one['removed'][:16]}"] for one in told["removed"]]
-    yield Table("plants", ["unit", "organisation", "inputs", "state"], rows, left=4)
-    rows = []
-    for job in told["jobs"]:
-        method = job["method"] + (", private" if job["private"] else "")
-        moved = [str(job.get("exchanges", "")), _size(job.get("bytes_up")), _size(job.get("bytes_down"))]
-        rows.append([job["id"], method, job["state"], *moved])
-    if rows:
-        yield Table("jobs", ["job", "method", "state", "exchanges", "up", "down"], rows, left=3)
+    yield f"address: {told['address']}"
+    yield from _listed("plants", told["plants"], "unit organisation inputs connected")
+    yield from _listed("removed", told["removed"], "unit removed")
+    yield from _listed("jobs", told["jobs"], "id method private state exchanges bytes_up bytes_down")
     yield from noted([f"{job['id']}: {job['reason']}" for job in told["jobs"] if job.get("reason")])
 
 
 def _plant(told: dict[str, Any]) -> Iterator[Part]:
-    state = "waits for its welcome" if not told["welcomed"] else "is not running"
-    if told["running"]:
-        state = f"runs (process {told['process']}) and is {'' if told['connected'] else 'not '}connected"
-    yield Line(f"Plant {told['unit']} of {told['federation']} {state}", "bold")
+    yield ("connected" if told["connected"] else "not connected") if told["welcomed"] else "waits for its welcome"
     yield f"key: {told['key']}"
     yield f"log: {told['rows']} rows, {'with' if told['model'] else 'without'} a local model"
     yield f"policy: {told['policy']}"
     if told["budget"] is not None:
         yield budget_line(told["budget"])
     yield Line(f"audit: {told['audit']['told']}", "" if told["audit"]["in_order"] else "red")
-    rows = []
-    for job in told["jobs"]:
-        moved = [str(job["messages"]), _size(job["bytes"]), str(job["refused"])]
-        rows.append([job["id"], job["last"][:19].replace("T", " "), *moved])
-    if rows:
-        yield Table("jobs", ["job", "last (UTC)", "messages", "bytes", "refused"], rows, left=2)
+    yield from _listed("jobs", told["jobs"], "id last messages bytes refused")
     let_run = f"waits for its owner: counterflow federation approve-job {told['folder']}"
     yield from noted([f"job {one['id']} {let_run} {one['id']}" for one in told["waiting"]])
+
+
+def _listed(title: str, rows: Sequence[Mapping[str, Any]], columns: str) -> Iterator[Table]:
+    """A table of what JSON has as a list, unless it is empty."""
+    names = columns.split()
+    if rows:
+        yield Table(title, [name.replace("_", " ") for name in names], [
+            [_cell(row.get(name)) for name in names] for row in rows
+        ], left=len(names))  # fmt: skip
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(value)
+    return f"{value:,}" if isinstance(value, int) else str(value or "")
 
 
 def budget_line(budget: dict[str, Any]) -> str:
@@ -279,9 +253,3 @@ def budget_line(budget: dict[str, Any]) -> str:
         f"budget: epsilon {wording.number(budget['spent'])} of {wording.exact(budget['epsilon'])} is spent; one "
         f"more release of up to {wording.number(budget['room'])} fits in"
     )
-
-
-def _size(count: object) -> str:
-    if not isinstance(count, (int, float)):
-        return ""
-    return f"{count:,.0f} B" if count < 10_000 else f"{count / 1000:,.0f} kB"

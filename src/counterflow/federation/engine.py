@@ -52,10 +52,10 @@ class Engine(Protocol):
     def require(self) -> None:
         """Raise an OptionError unless the engine is installed."""
 
-    def prepare(self, kit: Path, home: Path, who: Participant, federation: str, server: tuple[str, int]) -> None:
+    def prepare(self, kit: Path, who: Participant, federation: str, server: tuple[str, int]) -> None:
         """Write all that the engine reads in a kit but key and certificates: at first, and again before every start.
 
-        ``home``: the folder of the party, with its sessions and, at the server, its members; ``server``: where it is.
+        A kit lies in the folder of its party. ``server``: host and port.
         """
 
     def start(self, kit: Path, log: Path) -> subprocess.Popen[bytes]:
@@ -70,7 +70,7 @@ class Engine(Protocol):
     def logs(self, kit: Path) -> Sequence[Path]:
         """Files of the engine's own that only ever grow."""
 
-    def prune(self, kit: Path, home: Path, age: float) -> int:
+    def prune(self, kit: Path, age: float) -> int:
         """Delete what the engine keeps of runs that ended so many seconds ago; how many things were deleted."""
 
     def jobs(self, kit: Path, operator_kit: Path, site: CoordinatorSite) -> Jobs:

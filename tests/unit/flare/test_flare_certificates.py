@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import stat
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,6 +14,7 @@ pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip instal
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from flare_loopback import World
 from typer.testing import CliRunner
 
 from counterflow.cli import app
@@ -24,29 +24,6 @@ from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
 from counterflow.federation.sites.letters import Welcome
 from counterflow.federation.sites.plant_folder import PlantFolder
 from counterflow.federation.sites.supervisor import Supervisor
-
-PLANT = cf.random_plant(units=("boiler",), rng=3)
-RECORDING = PLANT.simulate(50, rng=4)
-
-
-def founded(root: Path) -> tuple[CoordinatorFolder, PlantFolder]:
-    coordinator = CoordinatorFolder.create(root / "coordinator", "waterworks", "localhost", 8102)
-    model = PLANT.local("boiler")
-    asking = PlantFolder.create(root / "boiler", "boiler", "waterworks", coordinator.fingerprint, RECORDING, model)
-    return coordinator, asking.welcome(coordinator.approve(letters.read_join(asking.join_file)))
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("made")
-    founded(root)
-    return root
-
-
-@pytest.fixture
-def parties(made: Path, tmp_path: Path) -> tuple[CoordinatorFolder, PlantFolder]:
-    root = Path(shutil.copytree(made, tmp_path / "world"))
-    return CoordinatorFolder.open(root / "coordinator"), PlantFolder.open(root / "boiler")
 
 
 def authority_key(coordinator: CoordinatorFolder) -> RSAPrivateKey:
@@ -88,10 +65,10 @@ def test_status_and_start_say_so(
         assert "the certificate of plant boiler ends in 36" in done.output.replace("\n", " ")
         said: list[str] = []
         runs = Supervisor(site, said.append)
-        runs._warn()
+        runs._look(site.kit.folder)
         first = len(said)
         assert first >= 1
-        runs._warn()
+        runs._look(site.kit.folder)
         assert len(said) == first, "once a day"
 
 
@@ -124,7 +101,7 @@ def test_a_certificate_is_renewed_and_the_old_one_stays_good(
 
 
 def test_a_new_authority_is_trusted_because_the_old_one_vouches_for_it(
-    parties: tuple[CoordinatorFolder, PlantFolder], tmp_path: Path
+    world: World, parties: tuple[CoordinatorFolder, PlantFolder], tmp_path: Path
 ) -> None:
     coordinator, plant = parties
     before = coordinator.fingerprint
@@ -151,9 +128,7 @@ def test_a_new_authority_is_trusted_because_the_old_one_vouches_for_it(
     assert moved.fingerprint == changed.fingerprint
     leaf, cross_certificate = own_certificate(moved)
     leaf.verify_directly_issued_by(cross_certificate)
-    late = PlantFolder.create(
-        tmp_path / "late", "boiler", "waterworks", changed.fingerprint, RECORDING, PLANT.local("boiler")
-    )
+    late = world.asking(tmp_path / "late", "boiler", fingerprint=changed.fingerprint)
     changed.remove("boiler")
     assert len(own_certificate(late.welcome(changed.approve(letters.read_join(late.join_file))))) == 2
     done = CliRunner().invoke(app, ["federation", "renew", str(coordinator.folder), "--finish"])
@@ -172,16 +147,14 @@ def test_a_change_of_authority_that_broke_off_goes_on(
     def killed(*given: object) -> None:
         raise KeyboardInterrupt
 
-    for step in ("write", "renew"):
-        with monkeypatch.context() as patch:
-            patch.setattr(CoordinatorFolder, step, killed)
-            with pytest.raises(KeyboardInterrupt):
-                coordinator.succeed()
-        left = CoordinatorFolder.open(coordinator.folder)
-        assert (left.fingerprint == coordinator.fingerprint) == (step == "write")
-    assert left.succeed().fingerprint == left.fingerprint
-    moved = plant.welcome(left.folder / "approved" / "boiler.welcome")
-    assert moved.fingerprint == left.fingerprint
+    with monkeypatch.context() as patch:
+        patch.setattr(CoordinatorFolder, "write", killed)
+        with pytest.raises(KeyboardInterrupt):
+            coordinator.succeed()
+    assert CoordinatorFolder.open(coordinator.folder) == coordinator
+    changed = coordinator.succeed()
+    assert CoordinatorFolder.open(coordinator.folder).succeed() == changed
+    assert plant.welcome(changed.renew()["boiler"]).fingerprint == changed.fingerprint != coordinator.fingerprint
 
 
 def test_encrypted_keys_are_plain_in_memory_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,10 +162,12 @@ def test_encrypted_keys_are_plain_in_memory_only(tmp_path: Path, monkeypatch: py
     secret.touch(0o600)
     secret.write_text("a long enough passphrase\n")
     monkeypatch.setenv(keys.VARIABLE, str(secret))
-    coordinator, plant = founded(tmp_path / "world")
+    world = World(tmp_path / "world")
+    coordinator, plant = world.coordinator, PlantFolder.open(world.root / "boiler")
+    plant = plant.welcome(coordinator.approve(letters.read_join(plant.join_file)))
     assert not list((tmp_path / "world").rglob("*.key"))
     locked = sorted((tmp_path / "world").rglob(f"*.key{keys.ENCRYPTED}"))
-    assert len(locked) == 4
+    assert len(locked) == 5
     for place in locked:
         assert b"ENCRYPTED PRIVATE KEY" in place.read_bytes()
         assert stat.S_IMODE(place.stat().st_mode) == 0o600
@@ -202,7 +177,7 @@ def test_encrypted_keys_are_plain_in_memory_only(tmp_path: Path, monkeypatch: py
                 assert b"BEGIN PRIVATE KEY" in key.read_bytes()
                 assert str(key.readlink()).startswith("/proc/")
         assert not any(key.is_symlink() for key in party_of.key_files)
-    plant = plant.welcome(coordinator.succeed().folder / "approved" / "boiler.welcome")
+    plant = plant.welcome(coordinator.succeed().renew()["boiler"])
     assert not list((tmp_path / "world").rglob("*.key"))
     assert plant.key == coordinator.plants()["boiler"].key
 

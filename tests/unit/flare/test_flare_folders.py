@@ -18,9 +18,11 @@ pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip instal
 
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from flare_loopback import MEMBERS, World
 
 from counterflow.cli import output
 from counterflow.cli.federation_members import request_parts
+from counterflow.federation.flare import kit
 from counterflow.federation.sites import certificates, keys, letters, members, party
 from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
 from counterflow.federation.sites.letters import Card
@@ -28,43 +30,6 @@ from counterflow.federation.sites.plant_folder import PlantFolder
 from counterflow.plant import Recording
 from counterflow.privacy import Ledger, ledger_path
 from counterflow.sealed_file import write_json
-
-UNITS = ("boiler", "turbine")
-
-
-class World:
-    """A coordinator and two plants that have asked to join, made once; tests work on copies."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.plant = cf.random_plant(units=UNITS, rng=3)
-        self.recording = self.plant.simulate(50, rng=4)
-        self.coordinator = CoordinatorFolder.create(root / "coordinator", "waterworks", "localhost", 8102)
-        for unit in UNITS:
-            self.asking(root / unit, unit)
-
-    def asking(self, folder: Path, unit: str, **other: Any) -> PlantFolder:
-        given = {"federation": "waterworks", "fingerprint": self.coordinator.fingerprint, **other}
-        return PlantFolder.create(folder, unit, recording=self.recording, model=self.plant.local(unit), **given)
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    return World(tmp_path_factory.mktemp("world"))
-
-
-@pytest.fixture
-def coordinator(world: World, tmp_path: Path) -> CoordinatorFolder:
-    return CoordinatorFolder.open(Path(shutil.copytree(world.root / "coordinator", tmp_path / "coordinator")))
-
-
-@pytest.fixture
-def boiler(world: World, tmp_path: Path) -> PlantFolder:
-    return PlantFolder.open(Path(shutil.copytree(world.root / "boiler", tmp_path / "boiler")))
-
-
-def _join(world: World, unit: str = "boiler") -> Path:
-    return world.root / unit / f"{unit}.join"
 
 
 def test_what_init_and_join_leave_behind(world: World) -> None:
@@ -89,7 +54,7 @@ def test_what_init_and_join_leave_behind(world: World) -> None:
 
 
 def test_approve_and_welcome(world: World, coordinator: CoordinatorFolder, boiler: PlantFolder, tmp_path: Path) -> None:
-    request = letters.read_join(_join(world))
+    request = letters.read_join(world.join())
     welcome = coordinator.approve(request)
     (issued,) = members.admitted(coordinator.folder / members.FILE)["boiler"]
     assert coordinator.approve(request) == welcome  # the same again changes nothing
@@ -102,8 +67,7 @@ def test_approve_and_welcome(world: World, coordinator: CoordinatorFolder, boile
     with pytest.raises(cf.StorageError, match="cannot be read"):
         joined.welcome(tmp_path / "nothing")
     assert PlantFolder.open(boiler.folder) == joined
-    local = json.loads((joined.kit.folder / "local" / "counterflow.json").read_text())
-    assert local == {"unit": "boiler", "home": str(boiler.folder)}
+    assert kit.plant_site(joined.kit.folder) == joined.site
     assert "PlantPresence" in (joined.kit.folder / "local" / "resources.json").read_text()
     assert "MemberGate" in (coordinator.kit.folder / "local" / "resources.json").read_text()
     job = coordinator.new_job(options={"tol": 1e-4})
@@ -118,7 +82,7 @@ def test_approve_and_welcome(world: World, coordinator: CoordinatorFolder, boile
 
 
 def test_a_name_belongs_to_one_key(world: World, coordinator: CoordinatorFolder, tmp_path: Path) -> None:
-    first = letters.read_join(_join(world))
+    first = letters.read_join(world.join())
     coordinator.approve(first)
     other = letters.read_join(world.asking(tmp_path / "again", "boiler").join_file)
     with pytest.raises(cf.OptionError, match="member already, with another key"):
@@ -142,7 +106,7 @@ def test_a_name_belongs_to_one_key(world: World, coordinator: CoordinatorFolder,
 def test_the_authority_must_have_the_fingerprint(
     world: World, coordinator: CoordinatorFolder, boiler: PlantFolder
 ) -> None:
-    welcome = coordinator.approve(letters.read_join(_join(world)))
+    welcome = coordinator.approve(letters.read_join(world.join()))
     told = {**party.read(boiler.folder), "fingerprint": "SHA256" + ":00" * 32}
     write_json(boiler.folder / party.FILE, "party of a federation", told)
     with pytest.raises(cf.StorageError, match="fingerprint does not match"):
@@ -174,7 +138,7 @@ def test_requests_for_others_are_refused(world: World, coordinator: CoordinatorF
 
 def _signed(world: World, key: Any = None, **changes: Any) -> bytes:
     """A request whose card says something else, signed with the plant's own key: a member who lies."""
-    letter = json.loads(json.loads(_join(world).read_bytes())["letter"])
+    letter = json.loads(json.loads(world.join().read_bytes())["letter"])
     text = json.dumps({**letter, "card": {**letter["card"], **changes}})
     key = key or keys.load(world.root / "boiler" / "kit" / "startup" / "client.key")
     signature = key.sign(text.encode(), padding.PKCS1v15(), hashes.SHA256())
@@ -182,8 +146,8 @@ def _signed(world: World, key: Any = None, **changes: Any) -> bytes:
 
 
 def test_hostile_requests(world: World, tmp_path: Path) -> None:
-    good, other = (json.loads(_join(world, unit).read_bytes()) for unit in UNITS)
-    assert letters.read_join(_rewritten(tmp_path, good)) == letters.read_join(_join(world))
+    good, other = (json.loads(world.join(unit).read_bytes()) for unit in MEMBERS)
+    assert letters.read_join(_rewritten(tmp_path, good)) == letters.read_join(world.join())
     small = keys.public(rsa.generate_private_key(65537, 1024).public_key())
     named = json.loads(good["letter"])["public"]
     cases = {
@@ -246,8 +210,8 @@ def test_a_request_cannot_repaint_the_key_that_is_compared(
 
 def test_hostile_welcomes(world: World, coordinator: CoordinatorFolder, boiler: PlantFolder, tmp_path: Path) -> None:
     """Changed on the way, another's, or for another key; whoever may sign is not asked here: see the authority."""
-    good = json.loads(coordinator.approve(letters.read_join(_join(world))).read_bytes())
-    turbine = json.loads(coordinator.approve(letters.read_join(_join(world, "turbine"))).read_bytes())
+    good = json.loads(coordinator.approve(letters.read_join(world.join())).read_bytes())
+    turbine = json.loads(coordinator.approve(letters.read_join(world.join("turbine"))).read_bytes())
     letter, theirs = json.loads(good["letter"]), json.loads(turbine["letter"])
     (key,) = (coordinator.folder / "authority").glob("*.key")
 
@@ -312,9 +276,9 @@ def test_other_data_for_a_plant(world: World, boiler: PlantFolder) -> None:
         assert (boiler.folder / name).stat().st_mode & 0o077 == 0, name
     assert boiler.site.own().model is not None
     with pytest.raises(cf.OptionError, match="join anew"):
-        boiler.bind(cf.random_plant(units=UNITS, inputs=3, rng=1).simulate(20, rng=2), None)
+        boiler.bind(cf.random_plant(units=MEMBERS, inputs=3, rng=1).simulate(20, rng=2), None)
     with pytest.raises(cf.OptionError, match="the model has"):
-        boiler.bind(None, cf.random_plant(units=UNITS, inputs=1, rng=1).local("boiler"))
+        boiler.bind(None, cf.random_plant(units=MEMBERS, inputs=1, rng=1).local("boiler"))
     boiler.bind(None, None, 'unit = "boiler"\n[privacy]\ndemanded = false\n')
     assert not boiler.policy.demanded
     with party.supervising(boiler.folder), pytest.raises(cf.StorageError, match="runs: stop it first"):
@@ -322,7 +286,7 @@ def test_other_data_for_a_plant(world: World, boiler: PlantFolder) -> None:
 
 
 def test_a_later_job_is_later_though_the_clock_was_set_back(world: World, coordinator: CoordinatorFolder) -> None:
-    coordinator.approve(letters.read_join(_join(world)))
+    coordinator.approve(letters.read_join(world.join()))
     ahead = replace(coordinator.new_job(), created="2999-01-01T00:00:00+00:00")
     coordinator.keep(ahead)
     later = coordinator.new_job()

@@ -117,7 +117,7 @@ def test_a_configuration_with_anything_else_in_it_is_refused(tmp_path: Path) -> 
 
 
 def _prepared(folder: Path, kind: str, name: str) -> Path:
-    kit.prepare(folder / "kit", folder / "home", Participant(name, kind, "works"), "works", ("host.example", 8102))
+    kit.prepare(folder / "kit", Participant(name, kind, "works"), "works", ("host.example", 8102))
     return folder / "kit"
 
 
@@ -127,7 +127,6 @@ def test_a_hardened_plant_allows_one_class_and_leaves_no_default(tmp_path: Path)
     assert sorted(path.name for path in local.iterdir()) == [
         "authorization.json",
         "comm_config.json",
-        "counterflow.json",
         "log_config.json",
         "privacy.json",
         "resources.json",
@@ -144,7 +143,6 @@ def test_a_hardened_plant_allows_one_class_and_leaves_no_default(tmp_path: Path)
     privacy = json.loads((local / "privacy.json").read_text())
     assert privacy["default_scope"] == privacy["scopes"][0]["name"]
     assert [one["path"] for one in privacy["scopes"][0]["task_result_filters"]] == [kit.FILTER]
-    assert kit.plant_site(plant) == site.PlantSite("boiler", tmp_path / "home")
     assert (local / "authorization.json").stat().st_mode & 0o077 == 0
 
 
@@ -152,20 +150,10 @@ def test_a_hardened_server_keeps_its_files_at_home(tmp_path: Path) -> None:
     server = _prepared(tmp_path, "server", "host.example")
     resources = (server / "local" / "resources.json").read_text()
     assert "/tmp/nvflare" not in resources
-    assert str(tmp_path / "home") in resources
+    assert str(tmp_path) in resources
     assert json.loads(resources)["class_allow_list"] == [kit.CONTROLLER]
     (lock,) = [each for each in json.loads(resources)["components"] if each["id"] == "lock"]
     assert lock["args"] == {"own": "host.example"}, "else the server would let plants speak as itself"
-    with pytest.raises(cf.StorageError, match="not the kit of a plant"):
-        kit.plant_site(server)
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"unit": "boiler"}', '{"unit": "b", "home": "relative"}', "{"])
-def test_a_damaged_description_of_a_site_is_refused(tmp_path: Path, text: str) -> None:
-    plant = _prepared(tmp_path, "plant", "boiler")
-    (plant / "local" / "counterflow.json").write_text(text)
-    with pytest.raises(cf.StorageError, match=r"counterflow\.json"):
-        kit.plant_site(plant)
 
 
 @pytest.mark.parametrize(

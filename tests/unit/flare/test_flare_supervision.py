@@ -206,99 +206,85 @@ def test_a_folder_that_may_not_be_written_is_said_in_a_sentence(options: list[st
 # ---- the site is started again
 
 
-class Site(CoordinatorFolder):
-    """A coordinator without FLARE."""
-
-    def prepare(self) -> None:
-        (self.folder / "prepared").touch()
-
-
-def _site(folder: Path) -> Site:
+def _site(folder: Path) -> CoordinatorFolder:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    return Site(folder, "waterworks", "SHA256:", "works", "localhost", port, "o@x.y")
+    return CoordinatorFolder(folder, "waterworks", "SHA256:", "works", "localhost", port, "o@x.y")
 
 
-def test_a_plant_may_be_started_before_its_coordinator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class Feigned:
+    """FLARE as far as a supervisor asks for it: children that sleep; each runs for so many seconds."""
+
+    def __init__(self, *seconds: float) -> None:
+        self.seconds, self.children, self.stopped = list(seconds), list[subprocess.Popen[bytes]](), list[Path]()
+
+    def start(self, kit: Path, log: Path) -> subprocess.Popen[bytes]:
+        command = f"import time; time.sleep({self.seconds.pop(0) if self.seconds else 60})"
+        self.children.append(subprocess.Popen([sys.executable, "-c", command]))
+        return self.children[-1]
+
+    def stop(self, kit: Path, patience: float = 0.0) -> int:
+        self.stopped.append(kit)
+        for child in self.children:
+            child.terminate()
+        return 0
+
+    @contextmanager
+    def supervised(self, site: CoordinatorFolder | PlantFolder) -> Iterator[list[str]]:
+        """What the supervisor says, which runs inside."""
+        said: list[str] = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(FlareEngine, "require", staticmethod(lambda: None))
+            patch.setattr(FlareEngine, "start", staticmethod(self.start))
+            patch.setattr(FlareEngine, "stop", staticmethod(self.stop))
+            patch.setattr(type(site), "prepare", lambda site: (site.folder / "prepared").touch())
+            patch.setattr(type(site), "certificates", lambda site: {})
+            patch.setattr(supervisor, "FIRST_PAUSE", 0.01)
+            patch.setattr(supervisor, "LOOK", 0.01)
+            runs = Supervisor(site, said.append)
+            thread = threading.Thread(target=runs.run)
+            thread.start()
+            try:
+                yield said
+            finally:
+                runs.stop()
+                thread.join(10)
+                for child in self.children:
+                    child.wait(5)
+        assert not thread.is_alive()
+
+
+def test_a_plant_may_be_started_before_its_coordinator(tmp_path: Path) -> None:
     """FLARE is started when there is a server to connect to, and then at once."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = free.getsockname()
-    started = threading.Event()
-    children: list[subprocess.Popen[bytes]] = []
-
-    def start(kit: Path, log: Path) -> subprocess.Popen[bytes]:
-        children.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]))
-        started.set()
-        return children[-1]
-
-    monkeypatch.setattr(FlareEngine, "require", staticmethod(lambda: None))
-    monkeypatch.setattr(FlareEngine, "start", staticmethod(start))
-    monkeypatch.setattr(FlareEngine, "stop", staticmethod(lambda kit, patience=0.0: 0))
-    monkeypatch.setattr(PlantFolder, "prepare", lambda self: None)
-    monkeypatch.setattr(PlantFolder, "certificates", lambda self: {})
-    monkeypatch.setattr(supervisor, "LOOK", 0.01)
-    said: list[str] = []
-    site = PlantFolder(tmp_path, "waterworks", "SHA256:", "owner", *address, "boiler")
-    runs = Supervisor(site, said.append)
-    thread = threading.Thread(target=runs.run)
-    thread.start()
-    try:
-        assert not started.wait(0.3)
+    flare = Feigned()
+    with flare.supervised(PlantFolder(tmp_path, "waterworks", "SHA256:", "owner", *address, "boiler")) as said:
+        time.sleep(0.3)
+        assert not flare.children
         assert len(said) == 1, "it says once for whom it waits"
         with socket.create_server(address):
-            assert started.wait(5)
-    finally:
-        runs.stop()
-        thread.join(10)
-        for child in children:
-            child.kill()
-            child.wait()
-    assert (thread.is_alive(), len(children)) == (False, 1)
+            _until(lambda: flare.children)
+    assert len(flare.children) == 1
 
 
-def test_a_dead_site_is_started_again_and_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    site, said, children, stopped = _site(tmp_path), [], [], []
-
-    def start(kit: Path, log: Path) -> subprocess.Popen[bytes]:
-        seconds = "60" if len(children) == 2 else "0"  # it dies twice
-        children.append(subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({seconds})"]))
-        return children[-1]
-
-    def stop(kit: Path, patience: float = 0.0) -> int:
-        stopped.append(kit)
-        for child in children:
-            child.terminate()
-        return 0
-
-    monkeypatch.setattr(FlareEngine, "require", staticmethod(lambda: None))
-    monkeypatch.setattr(supervisor, "FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(supervisor, "LOOK", 0.01)
-    monkeypatch.setattr(FlareEngine, "start", staticmethod(start))
-    monkeypatch.setattr(FlareEngine, "stop", staticmethod(stop))
-    found = Supervisor(site, said.append)
-    thread = threading.Thread(target=found.run)
-    thread.start()
-    try:
-        _until(lambda: len(children) == 3)
+def test_a_dead_site_is_started_again_and_nothing_is_left(tmp_path: Path) -> None:
+    flare, site = Feigned(0, 0, 60), _site(tmp_path)
+    with flare.supervised(site) as said:
+        _until(lambda: len(flare.children) == 3)
         assert party.supervisor(tmp_path) == os.getpid()
         members.replace_json(tmp_path / members.PRESENCE, {"time": time.time(), "plants": ["boiler"]})
-        _until(lambda: "plant boiler has joined (1 connected)" in said)
+        _until(lambda: "plant boiler is connected" in said)
         site.site.write_state("fit-1", state="failed", reason="no answer")
         _until(lambda: "job fit-1 failed: no answer" in said)
         members.replace_json(tmp_path / members.PRESENCE, {"time": time.time() - 60, "plants": ["boiler"]})  # old
-        _until(lambda: "plant boiler has left (0 connected)" in said)
-    finally:
-        found.stop()
-        thread.join(10)
-    for child in children:
-        child.wait(5)
-    assert not thread.is_alive()
+        _until(lambda: "plant boiler is not connected" in said)
     assert sum(line.startswith("started (process") for line in said) == 3
     assert sum("the site ended" in line for line in said) == 2
     assert said[-1] == "stopped"
-    assert stopped[-1] == site.kit.folder
+    assert flare.stopped[-1] == site.kit.folder
     assert (tmp_path / "prepared").exists()
     assert not (tmp_path / members.PRESENCE).exists()
     assert party.supervisor(tmp_path) is None

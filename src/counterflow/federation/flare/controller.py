@@ -37,7 +37,6 @@ from counterflow.federation.job import QUESTIONS, Job
 from counterflow.federation.parts import save_server
 from counterflow.federation.question_service import QuestionService
 from counterflow.federation.refusal import Numbered, Refusal
-from counterflow.federation.sites.site import CoordinatorSite
 
 _UNREACHED = frozenset(  # a refusal has another code: that of the executor, or of the plant's filter
     {
@@ -63,11 +62,20 @@ class NoAnswer(Unanswered):
         super().__init__(refusal, reached=said not in ("", CANNOT))
         self.unit, self.said = unit, said
 
-    def reason(self, job: Job) -> str:
-        """For the coordinator, of a refusal."""
-        if self.refusal is None:
-            return f"unit {self.unit!r} refused; the reason stands in that plant's audit log and process log"
-        return self.refusal.sentence(self.unit, job)
+    def reason(self, job: Job, deadline: int) -> tuple[str, str]:
+        """For the coordinator: what has happened, and a code."""
+        if self.refusal is not None:
+            return self.refusal.sentence(self.unit, job), "refused"
+        unit = f"unit {self.unit!r}"
+        if self.said in _REFUSALS:
+            return f"{unit} refused; the reason stands in that plant's audit log and process log", "refused"
+        if self.said == CANNOT:
+            told = "its disk is full, or another process has its session; the reason stands in that plant's process log"
+            return f"{unit} could not answer: {told}", "unavailable"
+        if self.said:
+            return f"{unit} gave no answer ({self.said})", "lost"
+        told = "nothing is computed from a part of the units. See that it runs and submit the job again: it goes on"
+        return f"{job.label}: no answer in {deadline} s from {self.unit}; {told}", "no-answer"
 
 
 def push(engine: Any, unit: str, messages: Numbered, patience: float) -> Numbered:
@@ -149,18 +157,15 @@ class CoordinatorController(Controller):
                     over, tell = lambda: bool(abort_signal.triggered), lambda news: say("running", **news)
                     serve(service, self._job.units, engine, over, tell)
             else:
-                self._run(site, engine, abort_signal, lambda taken: say("running", taken=taken))
+                with site.session(self._job) as session:
+                    self._converse(session, engine, abort_signal, lambda taken: say("running", taken=taken))
+                    if session.finished:  # what was found is kept before anybody hears of it
+                        save_server(site.home, session.result())
         except CounterflowError as error:
             say("failed", f"{type(error).__name__}: {error}", code=error.code)
             self.system_panic(f"{self._job.label}: {error}", fl_ctx)
         else:
             say("aborted" if abort_signal.triggered else "finished")
-
-    def _run(self, site: CoordinatorSite, engine: Any, abort_signal: Signal, tell: Callable[[int], None]) -> None:
-        with site.session(self._job) as session:
-            self._converse(session, engine, abort_signal, tell)
-            if session.finished:  # what was found is kept before anybody hears of it
-                save_server(site.home, session.result())
 
     def _converse(
         self, session: CoordinatorSession, engine: Any, abort_signal: Signal, tell: Callable[[int], None]
@@ -218,24 +223,13 @@ class CoordinatorController(Controller):
 
     def _end(self, silent: NoAnswer, others: Collection[Future[Numbered]]) -> NoReturn:
         """What the coordinator is told of a plant that gives no answer; of refusals, all that come at the same time."""
-        if not silent.said:
-            raise ProtocolError(
-                f"{self._job.label}: no answer in {self._deadline} s from {silent.unit}; nothing is computed from a "
-                "part of the units. See that it runs and submit the job again: it goes on",
-                code="no-answer",
-            )
-        if silent.said == CANNOT:
-            raise ProtocolError(
-                f"unit {silent.unit!r} could not answer: its disk is full, or another process has its session; "
-                "the reason stands in that plant's process log",
-                code="unavailable",
-            )
-        if silent.said not in _REFUSALS:
-            raise ProtocolError(f"unit {silent.unit!r} gave no answer ({silent.said})", code="lost")
-        done, _ = wait(others, _OTHERS)
-        found = [error for error in (future.exception() for future in done) if isinstance(error, NoAnswer)]
-        refusals = [error.reason(self._job) for error in found if error.said in _REFUSALS]
-        raise ProtocolError("; ".join(refusals), code="refused")
+        text, code = silent.reason(self._job, self._deadline)
+        if code == "refused":
+            done, _ = wait(others, _OTHERS)
+            found = [error for error in (future.exception() for future in done) if isinstance(error, NoAnswer)]
+            told = [error.reason(self._job, self._deadline) for error in found]
+            text = "; ".join(text for text, what in told if what == code)
+        raise ProtocolError(text, code=code)
 
 
 def serve(

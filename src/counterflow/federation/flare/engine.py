@@ -7,7 +7,7 @@ from pathlib import Path
 from counterflow.federation.engine import Engine
 from counterflow.federation.flare import kit as kits
 from counterflow.federation.flare import processes, require_flare
-from counterflow.federation.flare.following import FlareJobs
+from counterflow.federation.flare.operator import FlareJobs
 
 
 class FlareEngine:

@@ -10,18 +10,17 @@ authorization.json  no role may ship code, run shell commands or operate the sit
 privacy.json        one scope, whose filter lets approved bytes out and nothing else (``executor.OutgoingFilter``)
 comm_config.json    a site's own processes speak to each other with its certificate, and to nobody without
 log_config.json     what FLARE has to say goes to the site's one log
-counterflow.json    where this site keeps its sessions and, at a plant, which unit it is: never taken from a job
 ==================  =================================================================================================
 """
 
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from counterflow.errors import StorageError
+from counterflow.federation.sites import party
 from counterflow.federation.sites.certificates import Participant
 from counterflow.federation.sites.members import FILE as LIST
 from counterflow.federation.sites.members import PRESENCE, replace_json
@@ -31,7 +30,6 @@ _PACKAGE, _FLARE = "counterflow.federation.flare", "nvflare.app_common"
 CONTROLLER = f"{_PACKAGE}.controller.CoordinatorController"
 EXECUTOR = f"{_PACKAGE}.executor.PlantExecutor"
 FILTER = f"{_PACKAGE}.executor.OutgoingFilter"
-LOCAL_FILE = "counterflow.json"
 SCOPE = "counterflow"
 ROLES = ("project_admin", "org_admin", "lead", "member")
 RIGHTS = ("submit_job", "clone_job", "manage_job", "download_job", "view", "operate", "shell_commands", "byoc",
@@ -39,30 +37,19 @@ RIGHTS = ("submit_job", "clone_job", "manage_job", "download_job", "view", "oper
 _GRANTED = {"submit_job": "any", "manage_job": "n:submitter", "view": "any"}  # to an operator, who is a "lead"
 
 
+def unit_of(kit: Path) -> str:
+    """The unit of a plant, "" at the server; a kit lies in the folder of its party."""
+    return str(party.read(kit.parent).get("unit", ""))
+
+
 def plant_site(kit: Path) -> PlantSite:
-    """The plant of a hardened kit."""
-    unit, home = _local(kit)
-    if not unit:
-        raise StorageError(f"federation: {kit} is not the kit of a plant")
-    return PlantSite(unit, home)
+    """The plant of a kit."""
+    return PlantSite(unit_of(kit), kit.parent)
 
 
 def coordinator_site(kit: Path) -> CoordinatorSite:
-    """The server of a hardened kit."""
-    unit, home = _local(kit)
-    if unit:
-        raise StorageError(f"federation: {kit} is not the kit of the server")
-    return CoordinatorSite(home)
-
-
-def _local(kit: Path) -> tuple[str, Path]:
-    """A plant's unit, "" at the server, and the folder with this site's sessions; as ``harden`` has written it."""
-    path = kit / "local" / LOCAL_FILE
-    read = read_json(path)
-    texts = set(read) == {"unit", "home"} and all(isinstance(value, str) for value in read.values())
-    if not texts or not os.path.isabs(read["home"]):
-        raise StorageError(f"federation: {path} must name 'unit' and an absolute 'home'; run the join again")
-    return read["unit"], Path(read["home"])
+    """The server of a kit."""
+    return CoordinatorSite(kit.parent)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -70,23 +57,15 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         read = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise StorageError(f"federation: {path} cannot be read ({error}); make the kit again") from error
+        raise StorageError(f"federation: {path} cannot be read ({error}); start the site again") from error
     if not isinstance(read, dict):
-        raise StorageError(f"federation: {path} does not hold a table; make the kit again")
+        raise StorageError(f"federation: {path} does not hold a table; start the site again")
     return read
 
 
-def is_server(kit: Path) -> bool:
-    """Whether a kit is the server's; StorageError if it is no kit at all."""
-    for name, server in (("fed_server.json", True), ("fed_client.json", False)):
-        if (kit / "startup" / name).is_file():
-            return server
-    raise StorageError(f"federation: {kit} is not the kit of a server or a plant")
-
-
-def prepare(kit: Path, home: Path, who: Participant, federation: str, server: tuple[str, int]) -> None:
+def prepare(kit: Path, who: Participant, federation: str, server: tuple[str, int]) -> None:
     """Write a kit but for its key and certificates, replacing what is there; see ``engine.Engine``."""
-    home = home.absolute()
+    home = kit.absolute().parent
     files: dict[str, Any] = {}
     address = {"target": "{}:{}".format(*server), "scheme": "grpc"}
     if who.kind == "operator":
@@ -101,12 +80,12 @@ def prepare(kit: Path, home: Path, who: Participant, federation: str, server: tu
             "name": federation, "service": address, "admin_server": server[0], "admin_port": server[1], **_tls("server")
         }  # fmt: skip
         files["startup/fed_server.json"] = {"format_version": 2, "servers": [served]}
-        files |= _policy(home, "", CONTROLLER, _server_resources(home, server[0]))
+        files |= _policy(CONTROLLER, _server_resources(home, server[0]))
     else:
         client = {"fqsn": who.name, "is_leaf": True, **_tls("client")}
         servers = [{"name": federation, "service": address, "identity": server[0]}]
         files["startup/fed_client.json"] = {"format_version": 2, "servers": servers, "client": client}
-        files |= _policy(home, who.name, EXECUTOR, _plant_resources(home))
+        files |= _policy(EXECUTOR, _plant_resources(home))
         scope = {"name": SCOPE, "properties": {}, "task_result_filters": [{"path": FILTER, "args": {}}]}
         files["local/privacy.json"] = {"scopes": [scope], "default_scope": SCOPE}
     for place in ("startup", "local"):
@@ -122,7 +101,7 @@ def _tls(side: str) -> dict[str, str]:
     }  # fmt: skip
 
 
-def _policy(home: Path, unit: str, allowed: str, resources: dict[str, Any]) -> dict[str, Any]:
+def _policy(allowed: str, resources: dict[str, Any]) -> dict[str, Any]:
     """The files of a site, in which one class may be built from a job."""
     return {
         "local/resources.json": {
@@ -152,7 +131,6 @@ def _policy(home: Path, unit: str, allowed: str, resources: dict[str, Any]) -> d
             "handlers": {"site": {"class": "logging.StreamHandler", "formatter": "line", "stream": "ext://sys.stdout"}},
             "root": {"level": "INFO", "handlers": ["site"]},
         },
-        f"local/{LOCAL_FILE}": {"unit": unit, "home": str(home)},
     }
 
 
@@ -161,19 +139,14 @@ def _component(name: str, path: str, **given: Any) -> dict[str, Any]:
 
 
 def _plant_resources(home: Path) -> dict[str, Any]:
+    resource = "passthrough_resource_{0}.PassthroughResource{1}".format
     return {
         "components": [
             _component("lock", f"{_PACKAGE}.gate.PlantLock"),
             _component("presence", f"{_PACKAGE}.admission.PlantPresence", presence=str(home / PRESENCE)),
             # FLARE asks a plant for graphics processors before a job; there is nothing to ask for
-            _component(
-                "resource_manager",
-                f"{_FLARE}.resource_managers.passthrough_resource_manager.PassthroughResourceManager",
-            ),
-            _component(
-                "resource_consumer",
-                f"{_FLARE}.resource_consumers.passthrough_resource_consumer.PassthroughResourceConsumer",
-            ),
+            _component("resource_manager", f"{_FLARE}.resource_managers.{resource('manager', 'Manager')}"),
+            _component("resource_consumer", f"{_FLARE}.resource_consumers.{resource('consumer', 'Consumer')}"),
             _component("process_launcher", f"{_FLARE}.job_launcher.client_process_launcher.ClientProcessJobLauncher"),
         ],
         # FLARE may lose the first message of a connection: after 15 s the site ends, and its supervisor starts it again
@@ -184,23 +157,15 @@ def _plant_resources(home: Path) -> dict[str, Any]:
 def _server_resources(home: Path, own: str) -> dict[str, Any]:
     storage = f"{_FLARE}.storages.filesystem_storage.FilesystemStorage"
     kept = {"path": storage, "args": {"root_dir": str(home / "flare" / "snapshots"), "uri_root": "/"}}
-    gates = [
-        _component("lock", f"{_PACKAGE}.gate.SiteLock", own=own),
-        _component(
-            "members", f"{_PACKAGE}.admission.MemberGate", listed=str(home / LIST), presence=str(home / PRESENCE)
-        ),
-    ]
+    listed, presence, jobs = (str(home / name) for name in (LIST, PRESENCE, "flare/jobs"))
+    scheduler = f"{_FLARE}.job_schedulers.job_scheduler.DefaultJobScheduler"
+    manager = "nvflare.apis.impl.job_def_manager.SimpleJobDefManager"
     return {
         "components": [
-            *gates,
-            _component(
-                "job_scheduler", f"{_FLARE}.job_schedulers.job_scheduler.DefaultJobScheduler",
-                max_jobs=4, min_schedule_interval=1.0,
-            ),
-            _component(
-                "job_manager", "nvflare.apis.impl.job_def_manager.SimpleJobDefManager",
-                uri_root=str(home / "flare" / "jobs"), job_store_id="job_store",
-            ),
+            _component("lock", f"{_PACKAGE}.gate.SiteLock", own=own),
+            _component("members", f"{_PACKAGE}.admission.MemberGate", listed=listed, presence=presence),
+            _component("job_scheduler", scheduler, max_jobs=4, min_schedule_interval=1.0),
+            _component("job_manager", manager, uri_root=jobs, job_store_id="job_store"),
             _component("job_store", storage),
             _component("process_launcher", f"{_FLARE}.job_launcher.server_process_launcher.ServerProcessJobLauncher"),
         ],
@@ -212,4 +177,4 @@ def _server_resources(home: Path, own: str) -> dict[str, Any]:
             "path": f"{_FLARE}.state_persistors.storage_state_persistor.StorageStatePersistor",
             "args": {"uri_root": "/", "storage": kept},
         },
-    }  # fmt: skip
+    }

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from counterflow.errors import StorageError
 from counterflow.federation.flare import require_flare
-from counterflow.federation.flare.kit import is_server, read_json
+from counterflow.federation.flare.kit import unit_of
 from counterflow.files import appending, is_old
 
 PATIENCE = 10.0  # seconds between a request to end and the end
@@ -41,12 +41,10 @@ def command(kit: Path) -> list[str]:
 
     Without the shell in between there is no question which Python runs, and no folder of somebody else's on its path.
     """
-    kit = kit.absolute()
-    server = is_server(kit)
-    module, file = ("server.server_train", "fed_server.json") if server else ("client.client_train", "fed_client.json")
-    named = [] if server else [f"uid={read_json(kit / 'startup' / file)['client']['fqsn']}"]
-    started = [sys.executable, "-u", "-m", f"{_MODULES}{module}", "-m", str(kit), "-s", file]
-    return [*started, "--set", "secure_train=true", *named, "config_folder="]
+    unit = unit_of(kit)
+    module, file = ("client.client_train", "fed_client.json") if unit else ("server.server_train", "fed_server.json")
+    started = [sys.executable, "-u", "-m", f"{_MODULES}{module}", "-m", str(kit.absolute()), "-s", file]
+    return [*started, "--set", "secure_train=true", *([f"uid={unit}"] if unit else []), "config_folder="]
 
 
 def environment() -> dict[str, str]:
@@ -89,7 +87,7 @@ def running(kit: Path) -> list[Running]:
     return sorted(found, key=lambda process: process.job)
 
 
-def prune(kit: Path, home: Path, age: float) -> int:
+def prune(kit: Path, age: float) -> int:
     """Delete the folders of runs in which nothing has changed for so many seconds, but not of one that has a process.
 
     FLARE keeps one for every run, in the kit of every site; the server's job store and snapshots besides. Nothing of
@@ -97,7 +95,7 @@ def prune(kit: Path, home: Path, age: float) -> int:
     """
     alive = {process.run for process in running(kit)}
     gone = 0
-    for place in (kit, home / "flare" / "jobs", home / "flare" / "snapshots"):
+    for place in (kit, kit.parent / "flare" / "jobs", kit.parent / "flare" / "snapshots"):
         for folder in place.iterdir() if place.is_dir() else ():
             if _RUN.fullmatch(folder.name) and folder.name not in alive and is_old(folder, age):
                 shutil.rmtree(folder, ignore_errors=True)

@@ -108,7 +108,10 @@ class CoordinatorFolder(Party):
 
     def prepare(self) -> None:
         for who, kit in self._own.items():
-            engine().prepare(kit.folder, self.folder, who, self.federation, (self.host, self.port))
+            engine().prepare(kit.folder, who, self.federation, (self.host, self.port))
+
+    def is_up(self) -> bool:
+        return bool(members.presence(self.folder)) and not party.reachable("localhost", self.port)
 
     def is_alive(self, run: str) -> bool:
         return self.engine_jobs.alive(run)
@@ -209,7 +212,7 @@ class CoordinatorFolder(Party):
 
     def _issue(self, names: Sequence[str]) -> None:
         """New certificates of members, admitted beside those that they replace, and brought on their way."""
-        authority, key = certificates.read(self._authority(".pem")), keys.load(self._authority(".key"))
+        authority, key = self._signer()
         cross = certificates.read(self._cross) if self._cross.exists() else None
         listed, made = members.read(self._listed), []
         for k, one in enumerate(listed):
@@ -227,18 +230,16 @@ class CoordinatorFolder(Party):
                 letters.write(self._welcome(who.name), letter, key)
 
     def succeed(self) -> CoordinatorFolder:
-        """A new authority, for which the one of now vouches; then certificates of it for all. Again: it goes on."""
-        renewed = self
+        """Another authority, for which the one of now vouches; ``renew`` gives certificates of it. Again: the same."""
         with party.changing(self.folder):
-            if not self._cross.exists():
-                old, old_key = certificates.read(self._authority(".pem")), keys.load(self._authority(".key"))
-                key = keys.new()
-                new = certificates.found(self.federation, key)
-                renewed = replace(self, fingerprint=certificates.fingerprint(new))
-                renewed._rule(new, key)
-                certificates.write(renewed._cross, certificates.vouch(old, old_key, new))
-                renewed.write()  # from now on it is the authority
-        renewed.renew()
+            if self._cross.exists():
+                return self
+            old, old_key, key = *self._signer(), keys.new()
+            new = certificates.found(self.federation, key)
+            renewed = replace(self, fingerprint=certificates.fingerprint(new))
+            renewed._rule(new, key)
+            certificates.write(renewed._cross, certificates.vouch(old, old_key, new))
+            renewed.write()  # from now on it is the authority
         return renewed
 
     def finish_succession(self) -> None:
@@ -263,6 +264,9 @@ class CoordinatorFolder(Party):
     def _cross(self) -> Path:
         """What the old authority vouches for this one with; there until the change is over."""
         return self._authority(".cross.pem")
+
+    def _signer(self) -> tuple[Certificate, RSAPrivateKey]:
+        return certificates.read(self._authority(".pem")), keys.load(self._authority(".key"))
 
     def _rule(self, authority: Certificate, key: RSAPrivateKey) -> None:
         keys.keep(key, self._authority(".key"))

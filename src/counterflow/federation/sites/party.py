@@ -101,6 +101,10 @@ class Party(ABC):
     def prepare(self) -> None:
         """Write what the engine reads in the site's kit, its hardened policy above all: before every start."""
 
+    @abstractmethod
+    def is_up(self) -> bool:
+        """Whether the running site is connected."""
+
     def waits_for(self) -> str:
         """What has to be there before the site can start, "" if nothing."""
         return ""
@@ -226,29 +230,21 @@ def end_supervisor(folder: Path, patience: float) -> bool:
     process = supervisor(folder)
     if process is None:
         return False
-    for number, seconds in ((signal.SIGTERM, patience), (signal.SIGKILL, 5.0)):
-        try:
-            os.kill(process, number)
-        except ProcessLookupError:
-            return True
-        except PermissionError as error:
-            raise StorageError(f"process {process} is another user's; stop {str(folder)!r} as that user") from error
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            if _is_gone(process):
-                return True
-            time.sleep(0.05)
-    raise StorageError(f"process {process} does not end; end it by hand: kill -9 {process}")
-
-
-def _is_gone(process: int) -> bool:
-    """Whether a process has ended; one that only waits to be asked for its end is gone."""
-    import psutil
-
+    number, end = signal.SIGTERM, time.monotonic() + patience
     try:
-        return bool(psutil.Process(process).status() == psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return True
+        os.kill(process, number)
+        while supervisor(folder) == process:
+            if time.monotonic() > end:
+                if number == signal.SIGKILL:
+                    raise StorageError(f"process {process} does not end; end it by hand: kill -9 {process}")
+                number, end = signal.SIGKILL, end + 5.0
+                os.kill(process, number)
+            time.sleep(0.05)
+    except ProcessLookupError:
+        pass
+    except PermissionError as error:
+        raise StorageError(f"process {process} is another user's; stop {str(folder)!r} as that user") from error
+    return True
 
 
 # ---- systemd

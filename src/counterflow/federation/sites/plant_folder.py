@@ -30,7 +30,7 @@ from counterflow.federation.audit import Audit
 from counterflow.federation.engine import engine
 from counterflow.federation.policy import Policy
 from counterflow.federation.reconciliation import differences, reconcile
-from counterflow.federation.sites import certificates, keys, letters, party
+from counterflow.federation.sites import certificates, keys, letters, members, party
 from counterflow.federation.sites.certificates import Kit, Participant
 from counterflow.federation.sites.letters import Card, JoinRequest
 from counterflow.federation.sites.party import Party
@@ -163,6 +163,9 @@ class PlantFolder(Party):
 
     # ---- running
 
+    def is_up(self) -> bool:
+        return bool(members.presence(self.folder).get("connected"))
+
     def waits_for(self) -> str:
         """The coordinator's server: FLARE would give up, and come back late."""
         return party.reachable(self.host, self.port)
@@ -175,7 +178,7 @@ class PlantFolder(Party):
                 f"counterflow federation join {self.folder} --welcome {self.unit}.welcome"
             )
         self._check_books()
-        engine().prepare(self.kit.folder, self.folder, self._who, self.federation, (self.host, self.port))
+        engine().prepare(self.kit.folder, self._who, self.federation, (self.host, self.port))
 
     def bind(self, recording: Recording | None, model: LocalModel | None, policy: str = "", begins: str = "") -> None:
         """Replace the log, the model or the policy; never while the plant runs, and never the input channels."""

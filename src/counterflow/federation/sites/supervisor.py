@@ -11,7 +11,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -66,8 +65,9 @@ class Supervisor:
     ) -> None:
         self.site, self._say, self._keeper, self._rule = site, say, keeper, rule or Rule()
         self._stop = threading.Event()
-        self._news = _News(site)
         self._due: dict[str, float] = {}
+        self._plants: list[str] = []
+        self._known = self._states()
 
     def stop(self) -> None:
         """End it; may be called from a signal handler."""
@@ -76,66 +76,64 @@ class Supervisor:
     def run(self) -> None:
         """Until ``stop``, SIGTERM or SIGINT; nothing of the site is left when this returns."""
         engine().require()
-        site = self.site
+        site, kit = self.site, self.site.kit.folder
         with blaming(site.folder, WRITABLE):
             site.prepare()
-        kit = site.kit.folder
         with party.supervising(site.folder), keys.unlocked(*site.key_files), _on_signals(self.stop):
             left = engine().stop(kit, patience=0)  # of a supervisor that was killed
             self._check_port(RELEASE if left else 0.0)
             try:
-                self._keep_running(kit)
+                pause = FIRST_PAUSE
+                while not self._stop.is_set():
+                    pause = FIRST_PAUSE if self._ran(kit) > STEADY else pause
+                    if not self._stop.is_set():
+                        self._say(f"starting again in {pause:.0f} s")
+                        self._stop.wait(pause)
+                        pause = min(2 * pause, LONGEST_PAUSE)
             finally:
                 engine().stop(kit, patience=STOPPING)
                 (site.folder / members.PRESENCE).unlink(missing_ok=True)
                 self._say("stopped")
 
-    def _keep_running(self, kit: Path) -> None:
-        pause = FIRST_PAUSE
+    def _ran(self, kit: Path) -> float:
+        """Run the site until it is dead or we are to stop; for how many seconds."""
+        began = time.monotonic()
         log = self.site.folder / party.SITE_LOG
-        while True:
-            began = time.monotonic()
-            try:
-                self._check_port(RELEASE)
-                self._await_others()
-                if self._stop.is_set():
-                    return
-                self._tidy(kit)
-                with blaming(self.site.folder, WRITABLE):
-                    (self.site.folder / members.PRESENCE).unlink(missing_ok=True)
-                    child = engine().start(kit, log)
-                self._say(f"started (process {child.pid})")
-            except CounterflowError as error:
-                self._say(str(error))
-            else:
-                self._watch(kit, child)
-                if self._stop.is_set():
-                    return
-                self._say(f"the site ended by itself (code {child.returncode}); see {log}")
-                engine().stop(kit, patience=0)  # jobs outlive a parent that was killed
-            if time.monotonic() - began > STEADY:
-                pause = FIRST_PAUSE
-            self._say(f"starting again in {pause:.0f} s")
-            if self._stop.wait(pause):
-                return
-            pause = min(2 * pause, LONGEST_PAUSE)
-
-    def _watch(self, kit: Path, child: subprocess.Popen[bytes]) -> None:
-        """Until the child is dead or we are to stop."""
+        try:
+            self._check_port(RELEASE)
+            self._await_others()
+            if self._stop.is_set():
+                return 0.0
+            self._tidy(kit)
+            with blaming(self.site.folder, WRITABLE):
+                (self.site.folder / members.PRESENCE).unlink(missing_ok=True)
+                child = engine().start(kit, log)
+            self._say(f"started (process {child.pid})")
+        except CounterflowError as error:
+            self._say(str(error))
+            return 0.0
         self._due |= {"tidy": time.monotonic() + TIDY, "keep": time.monotonic() + KEEP}
         while child.poll() is None and not self._stop.wait(LOOK):
+            self._look(kit)
+        if not self._stop.is_set():
+            self._say(f"the site ended by itself (code {child.returncode}); see {log}")
+            engine().stop(kit, patience=0)  # jobs outlive a parent that was killed
+        return time.monotonic() - began
+
+    def _look(self, kit: Path) -> None:
+        """Say what is new, and do what is due."""
+        if self._is_due("warn", DAY):
             self._warn()
-            for line in self._news.lines():
-                self._say(line)
-            if self._keeper is not None and self._is_due("keep", KEEP):
-                try:
-                    told = self._keeper.look(self._news.plants)
-                except CounterflowError as error:
-                    told = str(error)
-                if told:
-                    self._say(told)
-            if self._is_due("tidy", TIDY):
-                self._tidy(kit)
+        self._news()
+        if self._keeper is not None and self._is_due("keep", KEEP):
+            try:
+                told = self._keeper.look(self._plants)
+            except CounterflowError as error:
+                told = str(error)
+            if told:
+                self._say(told)
+        if self._is_due("tidy", TIDY):
+            self._tidy(kit)
 
     def _is_due(self, what: str, every: float) -> bool:
         if time.monotonic() < self._due.get(what, 0.0):
@@ -144,14 +142,35 @@ class Supervisor:
         return True
 
     def _warn(self) -> None:
-        """Say which certificates end soon; once a day."""
-        if self._is_due("warn", DAY):
-            try:
-                warnings = [one["warning"] for one in certificates.lasting(self.site.certificates())]
-            except CounterflowError as error:
-                warnings = [str(error)]
-            for line in filter(None, warnings):
-                self._say(f"WARNING: {line}")
+        """Say which certificates end soon."""
+        try:
+            warnings = [one["warning"] for one in certificates.lasting(self.site.certificates())]
+        except CounterflowError as error:
+            warnings = [str(error)]
+        for line in filter(None, warnings):
+            self._say(f"WARNING: {line}")
+
+    def _news(self) -> None:
+        """Say what has changed: connections, and, at a coordinator, states of jobs."""
+        told = members.presence(self.site.folder)
+        self._plants = list(told.get("plants", ()))
+        now = self._states() | {f"plant {unit}": "is connected" for unit in self._plants}
+        if told.get("connected"):
+            now["the site"] = "is connected"
+        for what in {**self._known, **now}:
+            gone = what not in now and what.startswith("job ")  # thrown away
+            if not gone and now.get(what) != self._known.get(what):
+                self._say(f"{what} {now.get(what, 'is not connected')}")
+        self._known = now
+
+    def _states(self) -> dict[str, str]:
+        """How jobs stand, by their names."""
+        found: dict[str, str] = {}
+        for path in sorted((self.site.folder / "states").glob("*.json")):
+            with contextlib.suppress(StorageError):
+                state = CoordinatorSite(self.site.folder).state(path.stem)
+                found[f"job {path.stem}"] = ": ".join(filter(None, (state.get("state"), state.get("reason"))))
+        return found
 
     def _tidy(self, kit: Path) -> None:
         gone = tidy(self.site.folder, kit, self._rule, self.site.is_alive)
@@ -187,41 +206,6 @@ def check_port(port: int, patience: float = 0.0) -> None:
                         "federation with another --port."
                     ) from error
         time.sleep(0.1)
-
-
-class _News:
-    """What has changed since it was last asked: connections, and, at a coordinator, plants and states of jobs."""
-
-    def __init__(self, site: Folder) -> None:
-        self._folder = site.folder
-        self.plants: tuple[str, ...] = ()
-        self._connected = False
-        self._states: dict[str, str] = {}
-        list(self._new_states())
-
-    def lines(self) -> Iterator[str]:
-        told = members.presence(self._folder)
-        now = tuple(told.get("plants", ()))
-        for these, others, what in ((now, self.plants, "joined"), (self.plants, now, "left")):
-            for unit in these:
-                if unit not in others:
-                    yield f"plant {unit} has {what} ({len(now)} connected)"
-        self.plants = now
-        yield from self._new_states()
-        if bool(told.get("connected")) != self._connected:
-            self._connected = bool(told.get("connected"))
-            yield "connected" if self._connected else "not connected: the site keeps trying"
-
-    def _new_states(self) -> Iterator[str]:
-        for path in sorted((self._folder / "states").glob("*.json")):
-            try:
-                found = CoordinatorSite(self._folder).state(path.stem)
-            except StorageError:
-                continue
-            text = f"{found.get('state')}" + (f": {found['reason']}" if found.get("reason") else "")
-            if self._states.get(path.stem) != text:
-                self._states[path.stem] = text
-                yield f"job {path.stem} {text}"
 
 
 @contextmanager
@@ -316,7 +300,7 @@ def tidy(folder: Path, kit: Path, rule: Rule, alive: Callable[[str], bool] = lam
         for log in (folder / party.SITE_LOG, folder / party.LOG, *engine().logs(kit)):
             rotate(log, int(rule.megabytes * 1e6))
     age = rule.days * DAY
-    gone = engine().prune(kit, folder, age)
+    gone = engine().prune(kit, age)
     for path in (folder / "states").glob("*.json"):  # a coordinator's
         with contextlib.suppress(OSError, StorageError):
             state, session = CoordinatorSite(folder).state(path.stem), folder / "sessions" / path.stem

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import counterflow as cf
-from counterflow.federation.flare import following, processes
+from counterflow.federation.flare import operator, processes
 from counterflow.federation.flare.operator import Unreachable
 from counterflow.federation.job import Job
 from counterflow.federation.sites.site import CoordinatorSite
@@ -20,10 +20,13 @@ JOB = Job("fit-1", "sufficient", {"boiler": ["fuel"], "turbine": []})
 LATE = "ProtocolError: job 'fit-1': no answer in 3 s from turbine; nothing is computed from a part of the units"
 
 
+Script = Callable[["Played", str], None]
+
+
 class Played:
     """A server, its clock and its runs; ``script`` says what becomes of each run that is submitted."""
 
-    def __init__(self, site: CoordinatorSite, script: list[Callable[[Played, str], None]]) -> None:
+    def __init__(self, site: CoordinatorSite, script: list[Script]) -> None:
         self.site, self.script, self.now = site, script, 0.0
         self.words: dict[str, str] = {}
         self.processes: set[str] = set()
@@ -84,7 +87,7 @@ class Played:
 
 @pytest.fixture
 def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Played]:
-    def made(*script: Callable[[Played, str], None]) -> Played:
+    def made(*script: Script) -> Played:
         played = Played(CoordinatorSite(tmp_path), list(script))
 
         def connect(kit: Path, patience: float) -> Played:
@@ -92,10 +95,10 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Playe
             played._check()
             return played
 
-        monkeypatch.setattr(following, "Operator", connect)
+        monkeypatch.setattr(operator, "Operator", connect)
         monkeypatch.setattr(processes, "running", lambda kit: [processes.Running(1, True, r) for r in played.processes])
-        monkeypatch.setattr("counterflow.federation.flare.following.time.sleep", played.sleep)
-        monkeypatch.setattr("counterflow.federation.flare.following.time.monotonic", lambda: played.now)
+        monkeypatch.setattr("counterflow.federation.flare.operator.time.sleep", played.sleep)
+        monkeypatch.setattr("counterflow.federation.flare.operator.time.monotonic", lambda: played.now)
         return played
 
     return made
@@ -103,7 +106,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Playe
 
 def follow(played: Played, **more: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     seen: list[dict[str, Any]] = []
-    runs = following.FlareJobs(Path("kit"), Path("operator"), played.site)
+    runs = operator.FlareJobs(Path("kit"), Path("operator"), played.site)
     return runs.follow(JOB, progress=seen.append, **more), seen
 
 
@@ -118,36 +121,39 @@ def dies_quietly(played: Played, run: str) -> None:
     played.later(1.0, lambda: played.processes.discard(run))
 
 
+def fails(reason: str, code: str, exchanges: int = 1, after: float = 0.0) -> Script:
+    return lambda played, run: played.later(after, lambda: played.say(run, "failed", exchanges, reason, code))
+
+
+def ends(word: str, said: str = "", details: tuple[str, ...] = ()) -> Script:
+    """FLARE's word of a run whose process is gone; ``said``: what the coordinator's part says before."""
+
+    def ending(played: Played, run: str) -> None:
+        played.words[run], played.details = word, details
+        if said:
+            played.later(1.0, lambda: played.say(run, said, 3))
+        else:
+            played.processes.discard(run)
+
+    return ending
+
+
 def test_it_is_submitted_once_if_all_goes_well(play: Callable[..., Played]) -> None:
     played = play(finishes)
     state, seen = follow(played)
     assert state["state"] == "finished"
-    assert played.submitted == ["run-1"]
     assert [one["exchanges"] for one in seen] == [1, 4]
-    assert follow(played)[0] == state, "a finished job is not submitted again"
-    assert played.submitted == ["run-1"]
+    assert follow(played)[0] == state
+    assert played.submitted == ["run-1"], "a finished job is not submitted again"
 
 
 def test_a_lost_run_is_submitted_again(play: Callable[..., Played]) -> None:
-    def late(played: Played, run: str) -> None:
-        played.later(2.0, lambda: played.say(run, "failed", 3, LATE, "no-answer"))
-
-    def vanishes(played: Played, run: str) -> None:
-        played.words[run] = "FINISHED:ABNORMAL"
-        played.processes.discard(run)
-
-    def halted(played: Played, run: str) -> None:  # FLARE has ended the plant's process: the plant did not refuse
-        played.say(run, "failed", 1, "ProtocolError: unit 'turbine' refused (TASK_ABORTED)", "lost")
-
-    def unscheduled(played: Played, run: str) -> None:
-        played.words[run] = "FINISHED:CAN_NOT_SCHEDULE"
-        played.processes.discard(run)
-
-    def interrupted(played: Played, run: str) -> None:
-        played.words[run] = "FINISHED:EXECUTION_EXCEPTION"
-        played.later(1.0, lambda: played.say(run, "aborted", 3))
-
-    played = play(late, dies_quietly, vanishes, halted, unscheduled, interrupted, finishes)
+    lost = [
+        fails(LATE, "no-answer", 3, after=2.0), dies_quietly, ends("FINISHED:ABNORMAL"),
+        fails("ProtocolError: unit 'turbine' gave no answer (TASK_ABORTED)", "lost"),  # FLARE has ended its process
+        ends("FINISHED:CAN_NOT_SCHEDULE"), ends("FINISHED:EXECUTION_EXCEPTION", "aborted"),
+    ]  # fmt: skip
+    played = play(*lost, finishes)
     state, seen = follow(played)
     assert (state["state"], state["run"]) == ("finished", "run-7")
     assert len(played.submitted) == 7
@@ -171,14 +177,9 @@ def test_it_waits_for_plants_and_for_the_server(play: Callable[..., Played]) -> 
     assert any("the server does not answer" in reason for reason in reasons)
 
 
-def test_it_attaches_to_a_run_of_somebody_else(play: Callable[..., Played]) -> None:
-    played = play(finishes)
-    played.submit(Path())
-    assert follow(played)[0]["run"] == "run-1"
-    assert played.submitted == ["run-1"]
+def test_a_run_that_is_there_or_will_be_is_followed(play: Callable[..., Played]) -> None:
+    """Of somebody else; queued and then dispatched; and not one that a dead server has dispatched."""
 
-
-def test_what_is_queued_or_about_to_start_is_waited_for(play: Callable[..., Played]) -> None:
     def queued(played: Played, run: str) -> None:
         played.words[run] = "SUBMITTED"
         played.processes.discard(run)
@@ -186,85 +187,77 @@ def test_what_is_queued_or_about_to_start_is_waited_for(play: Callable[..., Play
         played.later(24.0, lambda: played.processes.add(run))
         played.later(25.0, lambda: finishes(played, run))
 
-    played = play(queued)
-    assert follow(played)[0]["run"] == "run-1"
-
-
-def test_a_dispatched_run_of_a_dead_server_is_not_waited_for_long(play: Callable[..., Played]) -> None:
-    played = play(finishes)
-    played.words["old"] = "DISPATCHED"
-    played.words["older"] = "RUNNING"
-    assert follow(played)[0]["run"] == "run-1"
-    assert played.now < following.BEGIN + 15
-
-
-@pytest.mark.parametrize(
-    ("reason", "code", "text"),
-    [
-        ("ProtocolError: unit 'boiler' refused (EXECUTION_EXCEPTION); the reason stands in", "refused", "boiler"),
-        ("ProtocolError: unit 'boiler' refused (TASK_RESULT_FILTER_ERROR); the reason stands in", "refused", "boiler"),
-        ("DataError: job 'fit-1': the numbers are beyond double precision", "data", "double precision"),
-        ("StorageError: the store could not be written: No space left on device", "full", "No space left"),
-    ],
-)
-def test_refusals_and_failures_are_final(play: Callable[..., Played], reason: str, code: str, text: str) -> None:
-    played = play(lambda played, run: played.say(run, "failed", 1, reason, code))
-    with pytest.raises(cf.ProtocolError, match=text) as caught:
-        follow(played)
-    assert (caught.value.code, len(played.submitted)) == (code, 1)
-    played.script = [finishes]
-    assert follow(played)[0]["run"] == "run-2", "the process of the first is still there, and does not count"
-
-
-def test_a_run_that_a_site_or_an_operator_ended_is_final(play: Callable[..., Played]) -> None:
-    def refused(played: Played, run: str) -> None:
-        played.words[run] = "FINISHED:FAILED_TO_RUN"
-        played.processes.discard(run)
-        played.details = ("boiler: Counterflow refuses this job.",)
-
-    def aborted(played: Played, run: str) -> None:
-        played.words[run] = "FINISHED:ABORTED"
-        played.say(run, "aborted", 3)
-
-    for script, text in ((refused, "refuses this job"), (aborted, "ended by an operator")):
+    for script in (finishes, queued):
         played = play(script)
-        with pytest.raises(cf.ProtocolError, match=text):
-            follow(played)
-        assert len(played.submitted) == 1
-
-
-def test_a_refused_submission_is_final(play: Callable[..., Played], monkeypatch: pytest.MonkeyPatch) -> None:
+        played.site.write_state(JOB.id, state="")
+        played.submit(Path())
+        assert follow(played)[0]["run"] == "run-1"
+        assert played.submitted == ["run-1"]
     played = play(finishes)
+    played.site.write_state(JOB.id, state="")
+    played.words |= {"old": "DISPATCHED", "older": "RUNNING"}
+    assert follow(played)[0]["run"] == "run-1"
+    assert played.now < operator.BEGIN + 15
 
-    def no(folder: Path) -> str:
-        raise cf.ProtocolError("federation: the server refused job fit-1: AuthorizationError")
 
-    monkeypatch.setattr(played, "submit", no)
-    with pytest.raises(cf.ProtocolError, match="AuthorizationError"):
+_REFUSED, _GIVEN_UP = cf.ProtocolError, cf.StorageError
+FINAL: dict[str, tuple[Script, type[cf.CounterflowError], str, str | None, int]] = {
+    "a plant": (fails("ProtocolError: unit 'boiler' refused", "refused"), _REFUSED, "boiler", "refused", 1),
+    "numbers": (fails("DataError: beyond double precision", "data"), _REFUSED, "double precision", "data", 1),
+    "disk": (fails("StorageError: No space left on device", "full"), _REFUSED, "No space left", "full", 1),
+    "a gate": (ends("FINISHED:FAILED_TO_RUN", "", ("boiler: is not ours",)), _REFUSED, "is not ours", None, 1),
+    "an operator": (ends("FINISHED:ABORTED", "aborted"), _REFUSED, "ended by an operator", None, 1),
+    "always": (fails("StorageError: it is in use", "in-use", 0, 1.0), _GIVEN_UP, "in use", None, operator.FRUITLESS),
+}
+
+
+@pytest.mark.parametrize("name", FINAL)
+def test_what_is_final_is_told_and_the_job_can_go_on_later(name: str, play: Callable[..., Played]) -> None:
+    script, kind, text, code, submitted = FINAL[name]
+    played = play(script)
+    with pytest.raises(kind, match=text) as caught:
         follow(played)
+    assert len(played.submitted) == submitted
+    if code is not None:
+        assert caught.value.code == code
+    played.script = [finishes]
+    played.processes -= set(played.submitted[:-1])
+    last = f"run-{submitted + 1}"
+    assert follow(played)[0]["run"] == last, "the process of the last may still be there, and does not count"
 
 
-def test_an_answer_lost_on_the_way_does_not_submit_twice(
+def test_a_submission_that_is_refused_is_final_and_one_without_an_answer_is_looked_for(
     play: Callable[..., Played], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     played = play(finishes)
     honest = played.submit
 
+    def refused(folder: Path) -> str:
+        raise cf.ProtocolError("federation: the server refused job fit-1: AuthorizationError")
+
     def lost(folder: Path) -> str:
         honest(folder)
         raise Unreachable("federation: no answer")
 
+    monkeypatch.setattr(played, "submit", refused)
+    with pytest.raises(cf.ProtocolError, match="AuthorizationError"):
+        follow(played)
     monkeypatch.setattr(played, "submit", lost)
     assert follow(played)[0]["run"] == "run-1"
     assert played.submitted == ["run-1"]
 
 
-def test_patience_ends_and_names_who_is_missing(play: Callable[..., Played]) -> None:
+def test_patience_ends_and_names_who_is_missing(play: Callable[..., Played], monkeypatch: pytest.MonkeyPatch) -> None:
     played = play(finishes)
     played.there = {"boiler"}
     with pytest.raises(cf.StorageError, match="not connected: turbine"):
         follow(played, patience=100.0)
     assert 100 <= played.now < 110
+    monkeypatch.setattr(operator, "ROOM", 1 << 62)
+    with pytest.raises(cf.StorageError, match="free some space"):
+        follow(played)
+    monkeypatch.undo()
+    played = play(finishes)
     played.reachable = False
     with pytest.raises(cf.StorageError, match="the server does not answer"):
         follow(played, patience=100.0)
@@ -301,25 +294,3 @@ def test_patience_ends_although_flare_hangs(
         assert time.perf_counter() - began < 5
     finally:
         over.set()
-
-
-def test_runs_that_come_to_nothing_again_and_again_are_given_up(play: Callable[..., Played]) -> None:
-    def in_use(played: Played, run: str) -> None:
-        played.later(
-            1.0, lambda: played.say(run, "failed", 0, "StorageError: x is in use by another process", "in-use")
-        )
-
-    played = play(in_use)
-    with pytest.raises(cf.StorageError, match="in use by another process"):
-        follow(played)
-    assert len(played.submitted) == following.FRUITLESS
-
-
-def test_a_full_disk_of_the_server_is_said_at_once(
-    play: Callable[..., Played], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    played = play(dies_quietly)
-    monkeypatch.setattr(following, "ROOM", 1 << 62)
-    with pytest.raises(cf.StorageError, match="free some space"):
-        follow(played)
-    assert len(played.submitted) == 1
