@@ -25,7 +25,7 @@ import test_guard as messages
 from counterflow.errors import CounterflowError
 from counterflow.federation import Audit, Job, Policy
 from counterflow.federation.audit import FILE
-from counterflow.federation.flare import envelope, jobs
+from counterflow.federation.flare import jobs
 from counterflow.protocol import decode
 
 LONGEST_TEXT = 5000  # characters of an error: what it quotes is cut
@@ -111,7 +111,7 @@ def _envelope(draw: random.Random) -> None:
         content["messages"] = [anything(draw) for _ in range(draw.choice((1, 3, 1001)))]
     else:
         content["messages"] = [[anything(draw), anything(draw)] for _ in range(draw.randrange(4))]
-    for sequence, data in envelope.unpacked(content, "boiler"):
+    for sequence, data in jobs.unpacked(content, "boiler"):
         assert type(sequence) is int
         assert type(data) is bytes
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -21,7 +22,6 @@ from counterflow.cli import app
 from counterflow.federation.sites import certificates, keys, letters, members, party
 from counterflow.federation.sites.certificates import Participant
 from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
-from counterflow.federation.sites.letters import Welcome
 from counterflow.federation.sites.plant_folder import PlantFolder
 from counterflow.federation.sites.supervisor import Supervisor
 
@@ -117,10 +117,11 @@ def test_a_new_authority_is_trusted_because_the_old_one_vouches_for_it(
     good = letters.read_welcome(welcome, "boiler")
     (old_key, key), theirs = (authority_key(each) for each in (coordinator, changed)), authority_key(other)
     known, known_elsewhere = certificates.read(plant.kit.authority), certificates.read(other.kit.authority)
+    own, authority = map(certificates.from_text, (good.certificate, good.authority))
     leaf = certificates.issue(known, old_key, Participant("boiler", "plant", "x"), key.public_key())
-    elsewhere = certificates.vouch(known_elsewhere, theirs, good.authority)
-    for cross in (None, known, known_elsewhere, good.certificate, leaf, elsewhere):
-        forged = Welcome.of("boiler", "localhost", 8102, good.certificate, good.authority, cross)
+    elsewhere = certificates.vouch(known_elsewhere, theirs, authority)
+    for cross in (None, known, known_elsewhere, own, leaf, elsewhere):
+        forged = replace(good, cross=certificates.text(cross))
         letters.write(tmp_path / "forged.welcome", forged, key)
         with pytest.raises(cf.StorageError, match="does not vouch"):
             plant.welcome(tmp_path / "forged.welcome")

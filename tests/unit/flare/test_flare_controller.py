@@ -24,9 +24,9 @@ from nvflare.apis.signal import Signal
 from counterflow.exchange.task import UnitData
 from counterflow.federation import Job, Policy
 from counterflow.federation.controllers import Unanswered
-from counterflow.federation.flare import controller, envelope, jobs
+from counterflow.federation.flare import controller, jobs
 from counterflow.federation.flare.controller import CoordinatorController, carry
-from counterflow.federation.flare.envelope import CANNOT, REFUSAL
+from counterflow.federation.flare.jobs import CANNOT, REFUSAL
 from counterflow.federation.refusal import Refusal
 from counterflow.federation.sites.site import CoordinatorSite
 
@@ -64,11 +64,11 @@ class Context:
         self, targets: list[str], topic: str, request: Shareable, timeout: float, fl_ctx: Context, optional: bool
     ) -> dict[str, Shareable]:
         assert topic == ReservedTopic.DO_TASK
-        assert request.get_header(ReservedHeaderKey.TASK_NAME) == envelope.TASK
+        assert request.get_header(ReservedHeaderKey.TASK_NAME) == jobs.TASK
         assert request.get_header(ReservedHeaderKey.TASK_ID)
         assert timeout > 0
         (unit,) = targets
-        reply = self.answer(unit, envelope.unpacked(request, unit))
+        reply = self.answer(unit, jobs.unpacked(request, unit))
         return {} if reply is None else {unit: reply}
 
 
@@ -99,7 +99,7 @@ def answering(plants: Federation) -> Callable[[str, list[tuple[int, bytes]]], Sh
     def answer(unit: str, messages: list[tuple[int, bytes]]) -> Shareable:
         with lock:
             replies = [reply for message in messages for reply in plants.plant(unit).receive(*message)]
-        return Shareable(envelope.packed([(reply.sequence, reply.data) for reply in replies]))
+        return Shareable(jobs.packed([(reply.sequence, reply.data) for reply in replies]))
 
     return answer
 
@@ -221,8 +221,8 @@ def test_a_plant_that_is_gone_is_told_from_one_that_refuses_a_trial(tmp_path: Pa
         "gone": None,
         "not well": make_reply(CANNOT),
         "refuses": make_reply(ReturnCode.EXECUTION_EXCEPTION, {REFUSAL: refusal.to_text()}),
-        "answers": Shareable(envelope.packed([(0, b"said")])),
-        "answers twice": Shareable(envelope.packed([(0, b"said"), (0, b"said")])),
+        "answers": Shareable(jobs.packed([(0, b"said")])),
+        "answers twice": Shareable(jobs.packed([(0, b"said"), (0, b"said")])),
     }
     asked = carry(Context(tmp_path, lambda unit, messages: said[unit]))
     assert asked("answers", b"trial", 1.0) == b"said"

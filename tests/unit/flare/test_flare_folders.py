@@ -224,9 +224,9 @@ def test_hostile_welcomes(world: World, coordinator: CoordinatorFolder, boiler: 
         ("text", b"hello", "not in order"),
         ("of another", turbine, "welcome of unit 'turbine'"),
         ("other server", {**good, "letter": good["letter"].replace("localhost", "elsewhere")}, "was not signed"),
-        ("other certificate", signed(issued=theirs["issued"]), "another's, or for another key"),
-        ("no certificate", signed(issued="00"), "holds no certificate"),
-        ("of a member", signed(issuer=letter["issued"]), "was not signed"),
+        ("other certificate", signed(certificate=theirs["certificate"]), "another's, or for another key"),
+        ("no certificate", signed(certificate="00"), "holds no certificate"),
+        ("of a member", signed(authority=letter["certificate"]), "was not signed"),
         ("more", signed(note="x"), "note: is no field of Welcome"),
     ):
         with pytest.raises(cf.StorageError, match=text):

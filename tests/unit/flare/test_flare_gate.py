@@ -23,8 +23,8 @@ with warnings.catch_warnings():
 
     from counterflow.federation.flare import executor
 from counterflow.errors import CounterflowError
-from counterflow.federation.flare import envelope, gate, jobs
-from counterflow.federation.flare.envelope import REFUSAL
+from counterflow.federation.flare import gate, jobs
+from counterflow.federation.flare.jobs import REFUSAL
 
 
 class Approving:
@@ -56,15 +56,15 @@ def _passed(result: Shareable) -> Shareable:
 
 
 def test_approved_bytes_leave_and_nothing_else_does(guard: Approving) -> None:
-    good = Shareable(envelope.packed([(0, b"approved"), (1, b"also")]))
-    assert envelope.unpacked(_passed(good), "boiler") == [
+    good = Shareable(jobs.packed([(0, b"approved"), (1, b"also")]))
+    assert jobs.unpacked(_passed(good), "boiler") == [
         (0, b"approved"),
         (1, b"also"),
     ]
     assert not guard.refusals
     for bad in (
-        Shareable(envelope.packed([(0, b"approved"), (1, b"raw measurements")])),
-        Shareable({**envelope.packed([(0, b"approved")]), "note": "more"}),
+        Shareable(jobs.packed([(0, b"approved"), (1, b"raw measurements")])),
+        Shareable({**jobs.packed([(0, b"approved")]), "note": "more"}),
         Shareable({"DXO": {"kind": "WEIGHTS", "data": {}}}),
         Shareable(),
     ):
@@ -75,7 +75,7 @@ def test_approved_bytes_leave_and_nothing_else_does(guard: Approving) -> None:
 
 
 def test_headers_carry_nothing_out(guard: Approving) -> None:
-    sneaky = Shareable(envelope.packed([(0, b"approved")]))
+    sneaky = Shareable(jobs.packed([(0, b"approved")]))
     sneaky.set_header("note", "raw measurements")
     assert _passed(sneaky)["__headers__"] == {"__rc__": ReturnCode.TASK_RESULT_FILTER_ERROR}
     refusal = make_reply(ReturnCode.EXECUTION_EXCEPTION)
@@ -93,7 +93,7 @@ def test_headers_carry_nothing_out(guard: Approving) -> None:
 
 def test_without_a_guard_nothing_leaves() -> None:
     executor._guards.clear()
-    out = _passed(Shareable(envelope.packed([(0, b"approved")])))
+    out = _passed(Shareable(jobs.packed([(0, b"approved")])))
     assert out["__headers__"] == {"__rc__": ReturnCode.TASK_RESULT_FILTER_ERROR}
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import counterflow as cf
-from counterflow.federation.flare import VERSION, envelope, jobs, kit, require_flare
+from counterflow.federation.flare import VERSION, jobs, kit, require_flare
 from counterflow.federation.job import Job
 from counterflow.federation.sites import site
 from counterflow.federation.sites.certificates import Participant
@@ -21,7 +21,7 @@ JOB = json.dumps({"id": "fit-1", "braces": "{workspace}", "path": "os.system"})
 
 def test_envelopes_come_back_as_they_went() -> None:
     messages = [(0, b""), (7, b"CFLW" * 100), (2**53 - 1, bytes(range(256)))]
-    assert envelope.unpacked(envelope.packed(messages), "boiler") == messages
+    assert jobs.unpacked(jobs.packed(messages), "boiler") == messages
 
 
 @pytest.mark.parametrize(
@@ -39,12 +39,12 @@ def test_envelopes_come_back_as_they_went() -> None:
         {"counterflow": 1, "messages": [[1.0, b""]]},
         {"counterflow": 1, "messages": [[1, "text"]]},
         {"counterflow": 1, "messages": [[1, bytearray(b"x")]]},
-        {"counterflow": 1, "messages": [[0, b""]] * (envelope.MOST + 1)},
+        {"counterflow": 1, "messages": [[0, b""]] * (jobs.MOST + 1)},
     ],
 )
 def test_other_envelopes_are_refused(content: dict[str, Any]) -> None:
     with pytest.raises(cf.ProtocolError, match="boiler"):
-        envelope.unpacked(content, "boiler")
+        jobs.unpacked(content, "boiler")
 
 
 _PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.binary(max_size=5)
@@ -58,7 +58,7 @@ _ANYTHING = (
 @given(st.dictionaries(st.sampled_from(["counterflow", "messages", "x"]), _ANYTHING | st.just(1), max_size=3))
 def test_no_envelope_raises_anything_else(content: dict[str, Any]) -> None:
     try:
-        for sequence, data in envelope.unpacked(content, "boiler"):
+        for sequence, data in jobs.unpacked(content, "boiler"):
             assert type(sequence) is int
             assert type(data) is bytes
     except cf.ProtocolError:

@@ -31,7 +31,7 @@ from counterflow.federation.controllers import Carry, Unanswered
 from counterflow.federation.coordinator_session import CoordinatorSession
 from counterflow.federation.engine import Progress
 from counterflow.federation.flare import jobs, kit
-from counterflow.federation.flare.envelope import CANNOT, REFUSAL, TASK, packed, unpacked
+from counterflow.federation.flare.jobs import CANNOT, REFUSAL, TASK, packed, unpacked
 from counterflow.federation.flare.processes import end_with_parent
 from counterflow.federation.job import QUESTIONS, Job
 from counterflow.federation.parts import save_server

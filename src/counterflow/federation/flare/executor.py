@@ -17,7 +17,7 @@ from nvflare.apis.signal import Signal
 from counterflow.errors import CounterflowError, ProtocolError, StorageError
 from counterflow.federation.desk import PlantDesk
 from counterflow.federation.flare import jobs, kit
-from counterflow.federation.flare.envelope import CANNOT, HEADERS, REFUSAL, TASK, packed, unpacked
+from counterflow.federation.flare.jobs import CANNOT, HEADERS, REFUSAL, TASK, packed, unpacked
 from counterflow.federation.flare.processes import end_with_parent
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job

@@ -116,6 +116,19 @@ def read(path: Path) -> Certificate:
         raise StorageError(f"federation: {path} is not a certificate ({error})") from error
 
 
+def text(certificate: Certificate | None) -> str:
+    """A certificate in a line; "" of none."""
+    return "" if certificate is None else certificate.public_bytes(Encoding.DER).hex()
+
+
+def from_text(given: str) -> Certificate:
+    """The certificate that a text from outside holds."""
+    try:
+        return x509.load_der_x509_certificate(bytes.fromhex(given))
+    except ValueError as error:
+        raise StorageError(f"it holds no certificate ({error})") from error
+
+
 def write(path: Path, *chain: Certificate | None) -> None:
     """Replace a file of certificates."""
     write_whole(path, b"".join(one.public_bytes(Encoding.PEM) for one in chain if one is not None), durable=True)

@@ -226,8 +226,8 @@ class CoordinatorFolder(Party):
             if who in self._own:
                 certificates.write(self._own[who].certificate, new, cross)
             else:
-                letter = Welcome.of(who.name, self.host, self.port, new, authority, cross)
-                letters.write(self._welcome(who.name), letter, key)
+                told = map(certificates.text, (new, authority, cross))
+                letters.write(self._welcome(who.name), Welcome(who.name, self.host, self.port, *told), key)
 
     def succeed(self) -> CoordinatorFolder:
         """Another authority, for which the one of now vouches; ``renew`` gives certificates of it. Again: the same."""

@@ -18,13 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey
-from cryptography.hazmat.primitives.serialization import Encoding
-from cryptography.x509 import Certificate
 
 from counterflow.errors import CounterflowError, StorageError
 from counterflow.federation.job import Job
@@ -73,38 +70,14 @@ class JoinRequest:
 
 @dataclass(frozen=True)
 class Welcome:
-    """What a ``.welcome`` file says; certificates are DER in hexadecimal digits, "" if there is none."""
+    """What a ``.welcome`` file says; certificates as ``certificates.text`` writes them, "" if there is none."""
 
     unit: str
     host: str
     port: int
-    issued: str
-    issuer: str
-    vouched: str
-
-    @classmethod
-    def of(cls, unit: str, host: str, port: int, *chain: Certificate | None) -> Welcome:
-        """``chain``: the plant's certificate, the authority's, and the cross certificate, if there is one."""
-        return cls(unit, host, port, *("" if one is None else one.public_bytes(Encoding.DER).hex() for one in chain))
-
-    @property
-    def certificate(self) -> Certificate:
-        return _certificate(self.issued)
-
-    @property
-    def authority(self) -> Certificate:
-        return _certificate(self.issuer)
-
-    @property
-    def cross(self) -> Certificate | None:
-        return _certificate(self.vouched) if self.vouched else None
-
-
-def _certificate(text: str) -> Certificate:
-    try:
-        return x509.load_der_x509_certificate(bytes.fromhex(text))
-    except ValueError as error:
-        raise StorageError(f"it holds no certificate ({error})") from error
+    certificate: str
+    authority: str
+    cross: str
 
 
 def write(path: Path, letter: JoinRequest | Welcome, key: RSAPrivateKey) -> None:
@@ -122,7 +95,7 @@ def read_join(path: Path) -> JoinRequest:
 
 def read_welcome(path: Path, unit: str) -> Welcome:
     """A ``.welcome`` file from outside, signed by the authority that it names: whether to trust that one is open."""
-    letter = _read(path, Welcome, lambda letter: certificates.public_key(letter.authority))
+    letter = _read(path, Welcome, lambda letter: certificates.public_key(certificates.from_text(letter.authority)))
     if letter.unit != unit:
         raise StorageError(f"{path}: it is the welcome of unit {letter.unit!r:.80}, this is {unit!r}: give its own.")
     return letter

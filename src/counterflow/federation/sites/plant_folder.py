@@ -135,14 +135,15 @@ class PlantFolder(Party):
     def welcome(self, file: Path) -> PlantFolder:
         """Take the coordinator's answer: certificates, and where it is. The same again is no error."""
         letter = letters.read_welcome(file, self.unit)
-        own, authority = letter.certificate, letter.authority
+        own, authority = map(certificates.from_text, (letter.certificate, letter.authority))
+        cross = certificates.from_text(letter.cross) if letter.cross else None
         offered = certificates.fingerprint(authority)
         if self.welcomed:
             if offered == self.fingerprint and own == certificates.read(self.kit.certificate):
                 return self
             self.refuse_running()
             if authority != (known := certificates.read(self.kit.authority)):
-                certificates.check_vouched(letter.cross, known, authority)
+                certificates.check_vouched(cross, known, authority)
         elif offered != self.fingerprint:
             raise StorageError(
                 f"{file}: the authority's fingerprint does not match: it is {offered}, {self.label} was told "
@@ -150,7 +151,7 @@ class PlantFolder(Party):
             )
         certificates.check_issued(own, authority, self._who, keys.load(self.kit.key).public_key())
         joined = replace(self, fingerprint=offered, host=letter.host, port=letter.port)
-        certificates.write(self.kit.certificate, own, letter.cross)
+        certificates.write(self.kit.certificate, own, cross)
         certificates.write(self.kit.authority, authority)
         joined.write()  # last: with it the plant is a member
         joined.prepare()
