@@ -42,14 +42,6 @@ _KNOWN_MEASURES = frozenset((  # in lower case
 _BRACKETED = re.compile(r"^(?P<name>.*\S)\s*[\[(](?P<measure>[^\[\]()]{1,20}(?:\([^()]*\))?)[\])]$")
 
 
-def cells_of(lines: Sequence[str], separator: str) -> list[list[str]]:
-    """Lines cut into cells."""
-    try:
-        return list(csv.reader(lines, delimiter=separator))
-    except csv.Error as error:
-        raise DataError(f"the header cannot be read: {error}") from error
-
-
 def header_line(lines: Sequence[str], skip_rows: int, word: str | None) -> int:
     """Lines before the header: those that are skipped, then those before the word, or before the table itself."""
     if word is not None:
@@ -102,7 +94,7 @@ def separator_of(sample: Sequence[str]) -> str:
     """The one that cuts most lines into as many cells as the header, and into most cells."""
     best, found = (0.0, 0), ","
     for candidate in SEPARATORS:
-        counts = [len(row) for row in cells_of(sample, candidate)]
+        counts = [len(row) for row in csv.reader(sample, delimiter=candidate)]
         width = counts[0]
         if width < 2:
             continue

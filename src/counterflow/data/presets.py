@@ -238,17 +238,14 @@ class Columns:
         return Prepared(*self._recorded(left), self.fate, scales, standardise)
 
     def _recorded(self, units: Sequence[str]) -> tuple[Recording, Preparation]:
-        arrays, described = {}, []
+        described = []
         for unit in units:
-            u, y = (
-                [tag for tag, its in self.sides.items() if its == side and self.units[tag] == unit]
-                for side in ("inputs", "outputs")
-            )
-            described.append(Unit(unit, inputs=u, outputs=y))
-            tables = ([self.columns[tag] for tag in tags] for tags in (y, u))
-            arrays[unit] = tuple(np.stack(table, axis=1) if table else None for table in tables)
+            own = {tag: side for tag, side in self.sides.items() if self.units[tag] == unit}
+            sides = ([tag for tag in own if own[tag] == side] for side in ("inputs", "outputs"))
+            described.append(Unit(unit, 2, *sides))
         before = self.preparation
-        recording = Recording.from_arrays(arrays, before.dt, described)
+        frame = polars.DataFrame({f"{self.units[tag]}/{tag}": self.columns[tag] for tag in self.sides})
+        recording = Recording.from_frame(frame, described, before.dt)
         rows = recording.rows
         dropped: dict[str, dict[str, str]] = {unit: {} for unit in sorted(set(self.units.values()))}
         for tag, unit in self.units.items():

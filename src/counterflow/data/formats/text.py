@@ -149,7 +149,7 @@ def read(place: Place, options: TableOptions) -> Iterator[Source]:
     separator = headers.separator_of(sample) if options.separator is None else options.separator
     if len(separator.encode()) != 1:
         raise DataError(f"separator is {separator!r}: give one character")
-    rows = headers.cells_of(lines[first : first + SAMPLE_LINES + 1], separator)
+    rows = list(csv.reader(lines[first : first + SAMPLE_LINES + 1], delimiter=separator))
     names, measures, between = headers.layout(rows, options, place.name)
     if not names:
         raise DataError(f"{place.name} cannot be read: the header, line {first + 1}, names no column")

@@ -80,12 +80,9 @@ def _titles(place: Place) -> list[str]:
     import fastexcel
 
     try:
-        titles = list(fastexcel.read_excel(place.path if place.content is None else place.content).sheet_names)
+        return list(fastexcel.read_excel(place.path if place.content is None else place.content).sheet_names)
     except Exception as error:  # of the reader's own family
         raise DataError(f"{place.name} is damaged or no .xlsx file: {_SAVE_AS_CSV}") from error
-    if not titles:
-        raise DataError(f"{place.name} has no sheet: {_SAVE_AS_CSV}")
-    return titles
 
 
 def _sheet(place: Place, title: str, wanted: TableOptions) -> Source:
