@@ -16,8 +16,11 @@ import numpy as np
 import polars
 import pytest
 import throwaway_postgres
+from typer.testing import CliRunner
 
 import counterflow as cf
+from counterflow.cli import app
+from counterflow.cli.federation_file import read_federation
 from counterflow.data import open_table, read_opcua, read_sql, sample
 from counterflow.data.databases import open_query, public_address
 
@@ -81,19 +84,20 @@ def test_queries_that_are_refused(plant: Path, query: str, said: str) -> None:
 
 
 def test_databases_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(cf.DataError, match=r"there is no database .*none.db"):
-        read_sql("select 1", tmp_path / "none.db")
-    assert not (tmp_path / "none.db").exists()
     (tmp_path / "text.db").write_text("this is no database at all, only text\n" * 100)
-    with pytest.raises(cf.DataError, match="not a database"):
-        read_sql("select * from log", tmp_path / "text.db")
-    with pytest.raises(cf.OptionError, match="an open connection of any driver"):
-        read_sql("select 1", "oracle://me:secret@host/plant")
+    for database, said in (
+        (tmp_path / "none.db", "there is no database .*none.db"),
+        (tmp_path / "text.db", "not a database"),
+        ("oracle://me:secret@host/plant", "an open connection of any driver"),
+    ):
+        with pytest.raises((cf.DataError, cf.OptionError), match=said):
+            read_sql("select 1 from log", database)
+    assert not (tmp_path / "none.db").exists()
     assert public_address("postgresql://me:secret@host/plant") == "postgresql://me@host/plant"
 
 
 @needs_postgres
-def test_postgres(postgres: str) -> None:
+def test_postgres(postgres: str, tmp_path: Path) -> None:
     import psycopg
 
     log = sample.simulate(300)
@@ -112,12 +116,18 @@ def test_postgres(postgres: str) -> None:
     recording, _ = cf.read_logs(read_sql("select ts as time, flow, level, running from wide", postgres), units)
     np.testing.assert_array_equal(recording["tank"].y[:, 1], log.columns["LI-102.PV"])
     np.testing.assert_allclose(recording["tank"].y[:, 0], log.columns["FIC-101.PV"], atol=6e-4)
-    with pytest.raises(cf.DataError, match="read-only transaction"):
-        read_sql("delete from wide", postgres)
-    with pytest.raises(cf.DataError, match='relation "nothing" does not exist'):
-        read_sql("select * from nothing", postgres)
-    with pytest.raises(cf.DataError, match="returns no time column"):
-        open_query("select flow from wide", postgres)
+    for query, said in (
+        ("delete from wide", "read-only transaction"),
+        ("select * from nothing", 'relation "nothing" does not exist'),
+        ("select flow from wide", "returns no time column"),
+    ):
+        with pytest.raises(cf.DataError, match=said):
+            open_query(query, postgres)
+    drafted = tmp_path / "federation.toml"  # a draft of a query says where it was asked
+    query = ["--sql", "select ts as time, flow, level from wide", "--database", postgres]
+    assert CliRunner().invoke(app, ["data", "inspect", *query, "--federation", str(drafted)]).exit_code == 0
+    assert f'database = "{postgres}"' in drafted.read_text()
+    assert read_federation(drafted).recording.rows == 300
 
 
 @needs_postgres
