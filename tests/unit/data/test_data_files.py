@@ -6,6 +6,7 @@ import gzip
 import io
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas
@@ -43,74 +44,61 @@ PREAMBLE = (
     "Export of the historian\nSite: north; period: November\n\nTime;FIC-101.PV;LI-102.PV\n;feed;level\n;m3/h;m\n"
     "2024-11-01 06:00;8,5;1,0\n2024-11-01 06:01;8,6;1,1\n"
 )
-Case = tuple[str | bytes, dict[str, object], dict[str, list[float | None]]]  # content, options, channels
-READ: dict[str, Case] = {
+READ: dict[str, tuple[Any, ...]] = {  # content, what is read, and perhaps options
     "mark, blanks, quotes": (
         b'\xef\xbb\xbf" Time ", flow ,"level"\n 2024-05-01 06:00 , 1.5 ,"10"\n"2024-05-01 06:01", 2 ,20\n',
-        {},
         {"flow": [1.5, 2.0], "level": [10.0, 20.0]},
     ),
     "lines that are skipped": (
-        b"Export of the historian\n\n" + log().replace(b"level\n", b"level\n-,m3/h,cm\n"),
+        b"Export of the historian\n\n" + log().replace(b"level\n", b"level\n-,m3/h,cm\n"), EXPECTED,
         {"skip_rows": 2, "skip_after_header": 1},
-        EXPECTED,
     ),
-    "separator or decimal comma": (
-        "time;flow,level;x\n0;1,2;3\n1;4,5;6\n",
-        {},
-        {"flow,level": [1.2, 4.5], "x": [3.0, 6.0]},
+    "separator or decimal comma": ("time;a,b;x\n0;1,2;3\n1;4,5;6\n", {"a,b": [1.2, 4.5], "x": [3.0, 6.0]}),
+    "lines before the header, rows below it": (PREAMBLE, {"FIC-101.PV": [8.5, 8.6], "LI-102.PV": [1.0, 1.1]}),
+    "titles of groups above the header": (
+        ",P1,,\ntime,FIT101,LIT101,MV101\n0,0.5,0,1\n1,1.5,1,0\n2,2.5,2,1\n",
+        {"FIT101": [0.5, 1.5, 2.5], "LIT101": [0.0, 1.0, 2.0], "MV101": [1.0, 0.0, 1.0]},
     ),
-    "lines before the header, rows below it": (PREAMBLE, {}, {"FIC-101.PV": [8.5, 8.6], "LI-102.PV": [1.0, 1.1]}),
     "thousands": (
         'time,power,flow\n0,"1,234.5","0,5"\n1,"12,345","1,25"\n2,999,"2"\n',
-        {},
         {"power": [1234.5, 12345.0, 999.0], "flow": [0.5, 1.25, 2.0]},
     ),
     "thousands in German": (
         "time;power;flow\n0;1.234,5;1,5\n1;12.345;2,25\n2;999;2\n",
-        {},
         {"power": [1234.5, 12345.0, 999.0], "flow": [1.5, 2.25, 2.0]},
     ),
     "thousands in Swiss": (
         "time;power;heat\n0;1 234,5;1'000,5\n1;12 345,0;2'000\n",
-        {},
         {"power": [1234.5, 12345.0], "heat": [1000.5, 2000.0]},
     ),
     "words": (
         "time,a,b\n0,1, On \n1,Bad Input,OFF\n2,n/a,open\n3,2.5,[-]\n",
-        {},
         {"a": [1.0, None, None, 2.5], "b": [1.0, 0.0, 1.0, None]},
     ),
-    "titles of groups above the header": (
-        ",P1,,\ntime,FIT101,LIT101,MV101\n0,0.5,0,1\n1,1.5,1,0\n2,2.5,2,1\n",
-        {},
-        {"FIT101": [0.5, 1.5, 2.5], "LIT101": [0.0, 1.0, 2.0], "MV101": [1.0, 0.0, 1.0]},
-    ),
     "given encoding": (
-        "時刻,流量\n0,1.5\n1,2.5\n".encode("shift_jis"),
+        "時刻,流量\n0,1.5\n1,2.5\n".encode("shift_jis"), {"流量": [1.5, 2.5]},
         {"encoding": "shift_jis", "time": "時刻"},
-        {"流量": [1.5, 2.5]},
     ),
-}
+}  # fmt: skip
 for separator in ",;\t|":
-    READ |= {f"{separator!r} and {end!r}": (log(separator, end=end), {}, EXPECTED) for end in ("\n", "\r\n")}
-    READ |= {f"{separator!r}, decimal comma": (log(separator, ","), {}, EXPECTED)} if separator != "," else {}
+    READ |= {f"{separator!r} and {end!r}": (log(separator, end=end), EXPECTED) for end in ("\n", "\r\n")}
+    READ |= {f"{separator!r}, decimal comma": (log(separator, ","), EXPECTED)} if separator != "," else {}
 for name in ("", "Zeitstempel", "Collected At"):
     dates = "".join(f"01.05.2024 06:0{k};{k},5\n" for k in range(5))
-    READ[f"dates called {name!r}"] = (f"{name};flow\n{dates}", {}, {"flow": [k + 0.5 for k in range(5)]})
+    READ[f"dates called {name!r}"] = (f"{name};flow\n{dates}", {"flow": [k + 0.5 for k in range(5)]})
 for row, a, b in (("Bad,1", None, 1.0), (",", None, None), ("No Data,No Data", None, None), ("open,2", 1.0, 2.0)):
     text = f"time,a,b\n2024-11-01 05:59,{row}\n2024-11-01 06:00,1,2\n2024-11-01 06:01,2,3\n"
-    READ[f"no row of units: {row}"] = (text, {}, {"a": [a, 1.0, 2.0], "b": [b, 2.0, 3.0]})
+    READ[f"no row of units: {row}"] = (text, {"a": [a, 1.0, 2.0], "b": [b, 2.0, 3.0]})
 
 
 @pytest.mark.parametrize("case", READ)
 def test_texts(tmp_path: Path, case: str) -> None:
-    content, given, expected = READ[case]
+    content, expected, *given = READ[case]
     data = content if isinstance(content, bytes) else content.encode()
     (tmp_path / "a.csv").write_bytes(data)
-    assert read(tmp_path / "a.csv", **given) == expected
+    assert read(tmp_path / "a.csv", **dict(*given)) == expected
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress(data))
-    assert read(tmp_path / "a.csv.gz", **given) == expected
+    assert read(tmp_path / "a.csv.gz", **dict(*given)) == expected
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp1252", "utf-16", "utf-16-le"])
