@@ -21,8 +21,7 @@ from counterflow.cli.privacy_ledgers import protects
 from counterflow.errors import OptionError
 from counterflow.exchange.compression import sufficient_message
 from counterflow.exchange.exchange import ExchangeServer, ExchangeUnit
-from counterflow.exchange.log_moments import ranges
-from counterflow.exchange.moments import MomentMemory
+from counterflow.exchange.moments import MomentMemory, ranges
 from counterflow.exchange.registry import LOG_MOMENTS, MOMENTS
 from counterflow.exchange.rows import privatised
 from counterflow.exchange.task import LocalTask, UnitData
@@ -31,7 +30,7 @@ from counterflow.fits.fit import load
 from counterflow.learning.clipping import SETTLES
 from counterflow.learning.known_edges import KnownEdges
 from counterflow.learning.likelihood import SharedRecord
-from counterflow.learning.log_moment_design import LogFound
+from counterflow.learning.log_moments import LogFound
 from counterflow.learning.optimiser import Estimated
 from counterflow.learning.parameters import Estimate, Parameters
 from counterflow.learning.uncertainty import Uncertainty, uncertainty
@@ -223,7 +222,7 @@ def _by_moments(task: Task, recording: Recording, privacy: Privacy | None) -> Ex
     assert isinstance(done, ExchangeServer)
     assert isinstance(done.memory, MomentMemory)
     design = done.work
-    covariance = design.record(done.memory.moments).spread_at(plant.A, plant.B, design.parameters)
+    covariance = design.spread_at(plant.A, plant.B, done.memory.moments)
     return Expected(_relative(plant, Uncertainty(design.parameters, covariance)), _clipped(states))
 
 

@@ -211,7 +211,7 @@ class ExchangeUnit:
     what: Release
     task: Task
     own: UnitData  # with the readings that it believes
-    memory: object | None = None
+    memory: Any = None
     heard: int = 0  # messages of the script
     release: AddedNoise | None = None  # how the last message was made private
     finished: bool = False
@@ -256,7 +256,7 @@ class ExchangeServer:
     task: Task
     progress: Callable[[float, str], None] | None = None
     work: Any = None
-    memory: object | None = None
+    memory: Any = None
     said: MappingProxyType[str, Message] = field(default_factory=lambda: MappingProxyType({}))
     asked: tuple[str, ...] = ()
     turn: int = 0  # of the script

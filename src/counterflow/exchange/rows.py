@@ -141,7 +141,6 @@ class Rows(Release):
         return Next(Maximum(shared, found), (), found.converged)
 
     def learned(self, task: Task, state: ExchangeServer) -> Learned:
-        assert isinstance(state.memory, Maximum)
         return learned_maximum(task, state.memory.shared, state.memory.found)
 
     def charges(self, task: Task, model: LocalModel | None, rows: int) -> list[Charge]:

@@ -34,7 +34,7 @@ from counterflow.exchange.task import LocalTask, UnitData
 from counterflow.fits import engine
 from counterflow.fits.engine import Traffic
 from counterflow.learning.likelihood import SharedRecord
-from counterflow.learning.log_moment_design import LogFound
+from counterflow.learning.log_moments import LogFound
 from counterflow.learning.model import Chosen
 from counterflow.learning.moments import MomentEstimate
 from counterflow.learning.network_model import NOT_FOLLOWING, newest_rows

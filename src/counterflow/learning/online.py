@@ -16,7 +16,7 @@ from counterflow.errors import DataError, UnidentifiedError
 from counterflow.learning.likelihood import SharedRecord
 from counterflow.learning.optimiser import Estimated, Quadratic, maximum_likelihood
 from counterflow.learning.parameters import Estimate, Parameters
-from counterflow.learning.uncertainty import Uncertainty, uncertainty
+from counterflow.learning.uncertainty import Uncertainty, information_of
 
 SIGNS = 8  # entries of rows that have moved and are the same again: so many are no chance
 
@@ -64,23 +64,11 @@ def update(memory: Memory, new: SharedRecord) -> tuple[Estimated, Uncertainty, M
     total = memory.found.log_likelihood - past(moving.pack(np.hstack([next_found.A, next_found.B])))[0]
     next_found = replace(next_found, parameters=moving, log_likelihood=total + next_found.log_likelihood)
     begun = replace(new, initial_mean=memory.mean, initial_covariance=memory.covariance, Q_local=found.Q)
-    information = memory.information + _new_information(begun, next_found)
+    information = memory.information + (information_of(begun, next_found) if new.steps else 0.0)
     spread = Uncertainty(moving, np.asarray(np.linalg.inv(information), np.float64))
     filtered = joined.filter(next_found.A, next_found.B, next_found.Q)
     state, rows = (filtered.final_mean, filtered.final_covariance), memory.rows + new.steps + 1
     return next_found, spread, Memory(next_found, information, *state, new.u[-1], rows)
-
-
-def _new_information(record: SharedRecord, found: Estimated) -> FloatArray:
-    if record.steps < 1:
-        n = found.parameters.coupling_size() if found.parameters else 0
-        return np.zeros((n, n))
-    inner = uncertainty(record, found)
-    known = np.isfinite(np.diag(inner.covariance))
-    out = np.zeros_like(inner.covariance)
-    if known.any():
-        out[np.ix_(known, known)] = np.linalg.pinv(inner.covariance[np.ix_(known, known)])
-    return out
 
 
 def refuse_repeated(old: FloatArray, new: FloatArray) -> None:

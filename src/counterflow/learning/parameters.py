@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.learning.known_edges import KnownEdges
-from counterflow.learning.likelihood import Evaluation, SharedRecord
+from counterflow.learning.likelihood import SharedRecord
 
 Estimate = Literal["couplings", "blocks", "all", "responses"]
 ESTIMATES = ("couplings", "blocks", "all")
@@ -156,37 +156,9 @@ class Parameters:
 
     @cached_property
     def process(self) -> Triangles:
-        """Process noise, block-diagonal by unit; it has no block if it does not move."""
+        """Process noise, block-diagonal by unit; it has no block if it does not move. Its parameters come last."""
         return Triangles(self.record.state_slices if self.estimate == "all" else (), self.noise_root)
 
     def noise_size(self) -> int:
         """Parameters of Q."""
         return self.process.size
-
-    def process_noise(self, vector: FloatArray) -> FloatArray:
-        """Q."""
-        return self.process.covariance(self._of_noise(vector)) if self.process.size else self.record.Q_local
-
-    def noise_is_off(self, vector: FloatArray) -> bool:
-        """Whether the noise has left what its start allows."""
-        return self.process.off(self._of_noise(vector))
-
-    def noise_gradient(self, vector: FloatArray, at: Evaluation) -> FloatArray:
-        """dℓ/d(parameters of Q)."""
-        return self.process.gradient(self._of_noise(vector), at.Q, at.noise_moment - at.steps * at.Q)
-
-    def noise_step(self, vector: FloatArray, at: Evaluation) -> FloatArray:
-        """What one step of EM multiplies the gradient in the noise with."""
-        return self.process.expected_step(self._of_noise(vector), at.steps)
-
-    def clipped(self, vector: FloatArray) -> FloatArray:
-        """The nearest vector whose noise is allowed."""
-        noise = self.process.clipped(self._of_noise(vector))
-        return np.concatenate([vector[: self.coupling_size()], noise]) if self.noise_size() else vector
-
-    def noise_directions(self, vector: FloatArray) -> FloatArray:
-        """dQ/d(each parameter of Q) (k, P, P) at ``vector``."""
-        return self.process.directions(self._of_noise(vector))
-
-    def _of_noise(self, vector: FloatArray) -> FloatArray:
-        return vector[self.coupling_size() :]

@@ -28,8 +28,7 @@ from counterflow.learning.likelihood import SharedRecord
 from counterflow.learning.network import Network
 from counterflow.learning.network_learning import Learning, learn
 from counterflow.learning.optimiser import Estimated
-from counterflow.learning.ownership import assign_states
-from counterflow.learning.realisation import realised
+from counterflow.learning.realisation import assign_states, realised
 from counterflow.learning.regime_sums import Regime
 from counterflow.protocol import Reduced
 

@@ -9,12 +9,13 @@ import numpy as np
 
 from counterflow.arrays import FloatArray
 from counterflow.learning.identifiability import Doubt, masks
-from counterflow.learning.information import QUICK_FORM, settled_information
+from counterflow.learning.information import QUICK_FORM, inverse_information, settled_information
 from counterflow.learning.likelihood import SharedRecord
 from counterflow.learning.optimiser import Estimated, Quadratic
 from counterflow.learning.parameters import Parameters
 from counterflow.learning.sensitivities import cost, varying_information
 
+FINEST = 1e-9  # of the information of an entry, relative, below which there is none
 QUICK = 1.2e11  # multiplications that take seconds, not minutes
 
 
@@ -68,30 +69,21 @@ def affordable(record: SharedRecord, parameters: Parameters) -> bool:
     return cost(record, parameters) <= QUICK
 
 
+def information_of(record: SharedRecord, found: Estimated) -> FloatArray:
+    """Fisher information of all parameters at the estimate: couplings, then the process noise if it was estimated."""
+    assert found.parameters is not None
+    of = settled_information if record.alike else varying_information
+    return of(record, found.parameters, found.A, found.B, found.Q)
+
+
 def uncertainty(record: SharedRecord, found: Estimated, prior: Quadratic | None = None) -> Uncertainty:
     """Covariance of the couplings at the estimate, the process noise being estimated too if it was."""
     parameters = found.parameters
     assert parameters is not None
-    if parameters.coupling_size() == 0:
+    size = parameters.coupling_size()
+    if size == 0:
         return Uncertainty(parameters, np.zeros((0, 0)))
-    of = settled_information if record.alike else varying_information
-    information = of(record, parameters, found.A, found.B, found.Q)
+    information = information_of(record, found)
     if prior is not None:
-        size = parameters.coupling_size()
         information[:size, :size] += prior.precision
-    inverse = _inverse(information)
-    return Uncertainty(parameters, inverse[: parameters.coupling_size(), : parameters.coupling_size()])
-
-
-def _inverse(information: FloatArray) -> FloatArray:
-    """Inverse on the directions that have information; NaN for entries that have a part in others."""
-    size = np.sqrt(np.maximum(np.diag(information), 0.0))
-    scale = np.divide(1.0, size, out=np.zeros_like(size), where=size > 0)
-    values, vectors = np.linalg.eigh(information * np.outer(scale, scale))
-    keep = values > 1e-9 * max(float(values[-1]) if values.size else 0.0, 1e-300)
-    half = scale[:, None] * vectors[:, keep] / np.sqrt(values[keep])
-    out = half @ half.T
-    lost = (np.square(vectors[:, ~keep]).sum(axis=1) > 1e-6) | (size == 0)
-    out[lost, :] = np.nan
-    out[:, lost] = np.nan
-    return np.asarray(out)
+    return Uncertainty(parameters, inverse_information(information, FINEST)[:size, :size])

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from subspace_oracle import likelihood, random_system, simulate
 
-from counterflow.errors import ModelError, UnstableError
 from counterflow.filtering import steady_state
 from counterflow.identification import independent_noises
 from counterflow.paper.subspace import subspace
@@ -62,10 +61,3 @@ def test_noises_of_many_states_and_of_none_that_is_seen():
     assert min(np.linalg.eigvalsh(Q)[0], np.linalg.eigvalsh(R)[0]) > 0
     Q, R = independent_noises(0.5 * np.eye(2), np.zeros((1, 2)), np.zeros((2, 1)), np.eye(1))
     assert min(np.linalg.eigvalsh(Q)[0], np.linalg.eigvalsh(R)[0]) > 0
-
-
-def test_refusals():
-    with pytest.raises(UnstableError, match=r"spectral radius is 1\.1"):
-        independent_noises([[1.1]], [[1.0]], [[1.0]], [[1.0]])
-    with pytest.raises(ModelError, match="positive definite"):
-        independent_noises(0.5 * np.eye(2), np.eye(2), np.eye(2), [[1.0, 2.0], [2.0, 1.0]])

@@ -11,8 +11,8 @@ import pytest
 from instruments import with_limits
 
 import counterflow as cf
-from counterflow.exchange.moments import SHARES
-from counterflow.learning.log_moments import LogMoments, fitted, packed_covariance
+from counterflow.exchange.projections import SHARES
+from counterflow.learning.log_moments import LogMoments, fitted
 from counterflow.privacy import Ledger, ledger_path
 
 PLANT = cf.random_plant(units=["boiler", "turbine"], outputs=3, rng=2)
@@ -68,7 +68,7 @@ def test_the_joined_estimate_is_that_of_all_moments_stacked():
     found = joined(2)
     windows = found.couplings.windows
     size, inputs = windows.bank.size, len(windows.scale)
-    estimates = {m: fitted(own, windows.bank) for m, own in enumerate(windows.units)}
+    estimates = [fitted(own, windows.bank) for own in windows.units]
     for m, own in enumerate(windows.units):
         assert len(own) == 2
         assert not np.allclose(own[0].added, own[1].added)  # each with noise of its own
@@ -85,8 +85,10 @@ def test_the_joined_estimate_is_that_of_all_moments_stacked():
             plain, *_ = np.linalg.lstsq(scaled[:, None] * design, scaled * values[:, o], rcond=None)
             doubt = np.sqrt(np.diag(np.linalg.pinv((design.T * scaled**2) @ design)))[1:]
             assert (np.abs(plain[1:] - estimates[m].weights[o]) < 4.5 * doubt).all()
-    covariance = packed_covariance(estimates, inputs, size, windows.scale)
-    assert (np.diag(found.couplings.spread.covariance) >= (1 - 1e-9) * np.diag(covariance)).all()  # clipping widens
+    width = np.tile(windows.scale, 3 * size)  # of an entry of B: by output and function, then by input
+    cubes = [np.diag(each.covariance).reshape(3, inputs, size).transpose(0, 2, 1).ravel() for each in estimates]
+    variances = np.concatenate([cube / width**2 for cube in cubes])
+    assert (np.diag(found.couplings.spread.covariance) >= (1 - 1e-9) * variances).all()  # clipping widens
 
 
 def test_windows_of_equal_noise_are_one_window_with_twice_the_rows():

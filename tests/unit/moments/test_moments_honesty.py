@@ -10,7 +10,7 @@ from instruments import with_limits
 
 import counterflow as cf
 from counterflow.cli.privacy_plan import Task, expected_errors
-from counterflow.exchange.moments import COUNTED, SHARES, released
+from counterflow.exchange.projections import COUNTED, SHARES, released
 from counterflow.learning.log_moments import _scale
 from counterflow.learning.moments import clipping_bias
 from counterflow.plant import excitation

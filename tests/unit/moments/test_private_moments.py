@@ -12,7 +12,7 @@ from loopback import fit_over_sessions
 from tolerances import STANDARD_ERRORS
 
 import counterflow as cf
-from counterflow.exchange.moments import SHARES, reach_of, released
+from counterflow.exchange.projections import SHARES, reach_of, released
 from counterflow.exchange.registry import MOMENTS
 from counterflow.exchange.task import LocalTask
 from counterflow.federation import Job, Policy

@@ -146,14 +146,13 @@ def test_the_gradient_is_that_of_the_likelihood(gaps):
         d_A, d_B = step * direction[:, :7], step * direction[:, 7:]
         values = [record.filter(plant.A + s * d_A, plant.B + s * d_B, Q).log_likelihood for s in (1, -1)]
         assert np.vdot(gradient, direction) == pytest.approx((values[0] - values[1]) / (2 * step), rel=1e-5, abs=1e-4)
-    parameters = Parameters(record, "all", np.linalg.cholesky(Q))
-    vector = np.concatenate([np.zeros(parameters.coupling_size()), np.zeros(parameters.noise_size())])
-    assert np.allclose(parameters.process_noise(vector), Q, rtol=EXACT)
-    slope = parameters.noise_gradient(vector, at)
-    for k in range(parameters.noise_size()):
-        shift = np.zeros_like(vector)
-        shift[parameters.coupling_size() + k] = step
-        noises = [parameters.process_noise(vector + s * shift) for s in (1, -1)]
+    process = Parameters(record, "all", np.linalg.cholesky(Q)).process
+    assert np.allclose(process.covariance(np.zeros(process.size)), Q, rtol=EXACT)
+    slope = process.gradient(np.zeros(process.size), at.Q, at.noise_moment - at.steps * at.Q)
+    for k in range(process.size):
+        shift = np.zeros(process.size)
+        shift[k] = step
+        noises = [process.covariance(s * shift) for s in (1, -1)]
         values = [record.filter(plant.A, plant.B, noise).log_likelihood for noise in noises]
         assert slope[k] == pytest.approx((values[0] - values[1]) / (2 * step), rel=1e-5, abs=1e-4)
 
@@ -163,17 +162,18 @@ def test_the_information_knows_the_process_noise():
     plant = cf.random_plant(units=2, states=2, outputs=3, rng=3)
     record = shared_of(plant, plant.simulate(20_000, rng=4))
     parameters = Parameters(record, "all", np.linalg.cholesky(plant.Q))
-    P, n = 4, parameters.coupling_size()
-    vector = np.concatenate([parameters.pack(np.hstack([plant.A, plant.B])), np.zeros(parameters.noise_size())])
+    process, P, n = parameters.process, 4, parameters.coupling_size()
+    vector = np.concatenate([parameters.pack(np.hstack([plant.A, plant.B])), np.zeros(process.size)])
 
     def gradient(x):
-        coupling, Q = parameters.unpack(x[:n]), parameters.process_noise(x)
+        coupling, Q = parameters.unpack(x[:n]), process.covariance(x[n:])
         at = evaluate(record, coupling[:, :P], coupling[:, P:], Q)
-        return np.concatenate([parameters.pack(np.linalg.solve(Q, at.gap)), parameters.noise_gradient(x, at)])
+        noise = process.gradient(x[n:], Q, at.noise_moment - at.steps * Q)
+        return np.concatenate([parameters.pack(np.linalg.solve(Q, at.gap)), noise])
 
     step = 1e-4 * np.eye(len(vector))
     curvature = -np.array([(gradient(vector + h) - gradient(vector - h)) / 2e-4 for h in step])
-    directions = parameters.noise_directions(vector)
+    directions = process.directions(vector[n:])
     expected = settled_information(record, parameters, plant.A, plant.B, plant.Q, directions)
     scale = np.sqrt(np.diag(expected))
     # observed and expected information differ by chance, of the order of 1/sqrt(T)
