@@ -49,8 +49,7 @@ from counterflow.learning.moments import (
     zeros_where_read,
 )
 from counterflow.learning.optimiser import Estimated, Quadratic
-from counterflow.learning.prior import DROWNED_CODE, faint_among
-from counterflow.learning.uncertainty import Uncertainty
+from counterflow.learning.uncertainty import DROWNED_CODE, Uncertainty, faint_among
 from counterflow.plant import LocalModel, OperatingPoint, Unit
 from counterflow.privacy import Privacy
 from counterflow.privacy.clipping import AddedNoise

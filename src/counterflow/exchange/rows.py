@@ -48,8 +48,7 @@ from counterflow.learning.identifiability import Labels, diagnose
 from counterflow.learning.likelihood import SharedRecord
 from counterflow.learning.optimiser import Estimated, maximum_likelihood
 from counterflow.learning.parameters import Estimate
-from counterflow.learning.prior import faint_couplings, weak_prior
-from counterflow.learning.uncertainty import affordable, uncertainty
+from counterflow.learning.uncertainty import affordable, faint_couplings, uncertainty, weak_prior
 from counterflow.plant import LocalModel
 from counterflow.privacy import Privacy, gaussian_release
 from counterflow.privacy.clipping import STEPS, SURELY, AddedNoise, clipped_rows, private_radius

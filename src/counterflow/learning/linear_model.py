@@ -26,10 +26,9 @@ from counterflow.learning.information import positions
 from counterflow.learning.known_edges import KnownEdges
 from counterflow.learning.likelihood import SharedRecord
 from counterflow.learning.model import BoolArray, Followed, Grounded, Model, Run
-from counterflow.learning.online import Memory, refuse_repeated, remember, update
 from counterflow.learning.optimiser import Estimated
 from counterflow.learning.predictor import Predictor, StatePredictor
-from counterflow.learning.uncertainty import Uncertainty
+from counterflow.learning.uncertainty import Memory, Uncertainty, refuse_repeated, remember, update
 from counterflow.recurrence import linear_recurrence
 
 DRAWS = 32  # of uncertain couplings

@@ -341,8 +341,8 @@ class LogDesign:
     """What units without models are asked to project on, and how their moments are read: all but measurements."""
 
     outlines: tuple[Outline, ...]
-    memory: int | None = None  # rows that inputs are followed
-    same_row: tuple[bool, ...] = ()  # of each unit: whether an input acts on the row that it stands in
+    memory: int | None  # rows that inputs are followed
+    same_row: tuple[bool, ...]  # of each unit: whether an input acts on the row that it stands in
     before: LogWindows | None = None  # of a later window: earlier ones, whose bank and measure of inputs it takes
 
     @property
@@ -352,11 +352,10 @@ class LogDesign:
     @cached_property
     def inputs(self) -> FloatArray:
         """(T+1, U) as they act: row t on row t+1."""
-        pieces = []
-        for outline, early in zip(self.outlines, self.same_row or [False] * len(self.outlines), strict=True):
-            u = outline.inputs
-            pieces.append(np.vstack([u[1:], u[-1:]]) if early else u)
-        return np.hstack(pieces)
+        given = [o.inputs for o in self.outlines]
+        return np.hstack([
+            np.vstack([u[1:], u[-1:]]) if early else u for u, early in zip(given, self.same_row, strict=True)
+        ])
 
     @cached_property
     def level(self) -> FloatArray:
@@ -380,15 +379,10 @@ class LogDesign:
 
     @cached_property
     def log_bases(self) -> tuple[LogBasis, ...]:
-        u = (self.inputs - self.level) / self.scale
-        made: dict[bytes, LogBasis] = {}  # units that were measured in the same rows share it
-        out = []
-        for outline in self.outlines:
-            key = outline.there.tobytes()
-            if key not in made:
-                made[key] = LogBasis.from_inputs(u, self.bank, outline.there)
-            out.append(made[key])
-        return tuple(out)
+        u, keys = (self.inputs - self.level) / self.scale, [o.there.tobytes() for o in self.outlines]
+        rows = dict(zip(keys, (o.there for o in self.outlines), strict=True))  # units measured in the same share it
+        made = {key: LogBasis.from_inputs(u, self.bank, there) for key, there in rows.items()}
+        return tuple(made[key] for key in keys)
 
     @property
     def bases(self) -> tuple[FloatArray, ...]:

@@ -31,7 +31,7 @@ from counterflow.learning.layout import Layout
 from counterflow.learning.likelihood import SharedRecord
 from counterflow.learning.optimiser import Quadratic
 from counterflow.learning.parameters import Parameters
-from counterflow.learning.prior import weak_prior
+from counterflow.learning.uncertainty import weak_prior
 from counterflow.protocol import Moments, Outline
 
 LEAST_ROWS = 20  # of a basis, for each of its signals: fewer say nothing, and settle nothing

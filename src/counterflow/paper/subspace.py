@@ -20,10 +20,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from counterflow.arrays import FloatArray
+from counterflow.arrays import FloatArray, frozen
 from counterflow.errors import DataError, OptionError
 from counterflow.filtering.covariances import spectral_radius, steady_state
-from counterflow.filtering.results import freeze
 from counterflow.identification.lagged import LaggedGram, lagged_gram, stretches
 from counterflow.identification.signal import DEPENDENT, below, independent, standard
 from counterflow.learning.realisation import STABLE, shrink
@@ -260,8 +259,8 @@ def _realised(n: int, gram: LaggedGram, products: FloatArray, correlations: Floa
         repaired.append(f"A - K C had spectral radius {radius:.6g}; K is the gain of a Kalman filter instead")
     outputs, inputs = scale[:r], scale[r:]
     return Subspace(
-        A=freeze(A), B=freeze(B / inputs), C=freeze(C * outputs[:, None]), K=freeze(K / outputs),
-        innovation=freeze(_symmetric(innovation * outputs * outputs[:, None])), singular_values=freeze(correlations),
+        A=frozen(A), B=frozen(B / inputs), C=frozen(C * outputs[:, None]), K=frozen(K / outputs),
+        innovation=frozen(_symmetric(innovation * outputs * outputs[:, None])), singular_values=frozen(correlations),
         past=past, future=gram.window - past, windows=gram.windows, repaired=tuple(repaired),
     )  # fmt: skip
 

@@ -13,8 +13,7 @@ from counterflow.exchange.compression import sufficient_message
 from counterflow.learning.likelihood import SharedRecord
 from counterflow.learning.optimiser import maximum_likelihood
 from counterflow.learning.parameters import Parameters
-from counterflow.learning.prior import STRENGTH, faint_couplings, weak_prior
-from counterflow.learning.uncertainty import uncertainty
+from counterflow.learning.uncertainty import STRENGTH, faint_couplings, uncertainty, weak_prior
 
 by_rows = partial(cf.Privacy, release="rows")  # what these tests are about
 

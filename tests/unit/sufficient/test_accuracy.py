@@ -9,9 +9,9 @@ import counterflow as cf
 from counterflow.exchange.compression import sufficient_message
 from counterflow.learning.influence import _benjamini_hochberg
 from counterflow.learning.likelihood import SharedRecord
-from counterflow.learning.online import remember, update
 from counterflow.learning.optimiser import least_squares_start
 from counterflow.learning.predictor import Predictor
+from counterflow.learning.uncertainty import remember, update
 from counterflow.plant import excitation
 
 

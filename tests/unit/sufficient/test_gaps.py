@@ -12,7 +12,7 @@ from tolerances import ITERATIVE, LONG, STANDARD_ERRORS
 import counterflow as cf
 from counterflow.exchange.compression import sufficient_message
 from counterflow.exchange.task import UnitData
-from counterflow.filtering import rts_smoother
+from counterflow.filtering import smoothed_states
 from counterflow.fits.references import pool
 from counterflow.learning import sensitivities
 from counterflow.learning.likelihood import SharedRecord, evaluate
@@ -113,7 +113,7 @@ def test_likelihood_and_states_are_those_of_the_dense_gaussian(kind, units, step
         gaps.append(raw - value)
         scale = np.abs(states).max()
         np.testing.assert_allclose(of_raw, states, rtol=0, atol=LONG * scale)
-        np.testing.assert_allclose(rts_smoother(found, A).smoothed, states, rtol=0, atol=LONG * scale)
+        np.testing.assert_allclose(smoothed_states(found, A), states, rtol=0, atol=LONG * scale)
     assert np.ptp(gaps) <= ITERATIVE * np.abs(gaps).max() + LONG
 
 
