@@ -42,8 +42,7 @@ class Update(NamedTuple):
 
 
 def update(X: FloatArray, observation: FloatArray) -> Update:
-    """Condition X (P, P) on a measurement C~ (r, P), in Joseph's form: symmetric, positive semidefinite. r may be zero.
-    """
+    """Condition X (P, P) on a measurement C~ (r, P), in Joseph's form: symmetric and semidefinite. r may be zero."""
     from scipy.linalg.lapack import dpotrf
 
     r, P = observation.shape

@@ -110,9 +110,7 @@ def kalman_filter(
             "the estimates overflow: y, u or initial_mean is too large for double precision, "
             "or the filter has no gain on an unstable state (Q and initial_covariance both zero there)"
         )
-    return FilterResult(
-        pass_.predicted, pass_.filtered, pass_.log_likelihood, pass_.innovations, tuple(pass_.runs)
-    )
+    return FilterResult(pass_.predicted, pass_.filtered, pass_.log_likelihood, pass_.innovations, tuple(pass_.runs))
 
 
 class _Pass:

@@ -20,6 +20,7 @@ replaced by C̃ᵀ S⁻¹ e, which is what every row brings to the states, and A
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,15 +134,10 @@ def _covariance_derivatives(
 
 def basis_of_noise(parameters: Parameters, Q: FloatArray) -> FloatArray:
     """dQ for unit changes of each unit's own variances and covariances: any basis of the same space will do."""
-    out = []
-    for own in parameters.process.slices:
-        root = np.linalg.cholesky(Q[own, own])
-        for i, j in zip(*np.tril_indices(len(root)), strict=True):
-            direction = np.zeros_like(Q)
-            block = np.outer(root[:, i], root[:, j])
-            direction[own, own] = block + block.T
-            out.append(direction)
-    return np.array(out).reshape(-1, *Q.shape)
+    if not parameters.noise_size():
+        return np.zeros((0, *Q.shape))
+    process = replace(parameters.process, root=np.asarray(np.linalg.cholesky(Q), np.float64))
+    return process.directions(np.zeros(process.size))
 
 
 def _driving_matrices(parameters: Parameters, gains: FloatArray, width: int) -> FloatArray:

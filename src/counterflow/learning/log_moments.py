@@ -353,9 +353,9 @@ class LogDesign:
     def inputs(self) -> FloatArray:
         """(T+1, U) as they act: row t on row t+1."""
         given = [o.inputs for o in self.outlines]
-        return np.hstack([
-            np.vstack([u[1:], u[-1:]]) if early else u for u, early in zip(given, self.same_row, strict=True)
-        ])
+        return np.hstack(
+            [np.vstack([u[1:], u[-1:]]) if early else u for u, early in zip(given, self.same_row, strict=True)]
+        )
 
     @cached_property
     def level(self) -> FloatArray:

@@ -30,18 +30,15 @@ class Triangles:
     root: FloatArray  # L, block-diagonal
 
     @cached_property
-    def size(self) -> int:
-        return sum(n * (n + 1) // 2 for n in self._widths)
+    def places(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Row and column of each parameter in G."""
+        pieces = [np.array(np.tril_indices(own.stop - own.start)) + own.start for own in self.slices]
+        rows, columns = np.hstack([np.zeros((2, 0), np.intp), *pieces])
+        return rows, columns
 
     @property
-    def _widths(self) -> list[int]:
-        return [own.stop - own.start for own in self.slices]
-
-    @cached_property
-    def diagonal(self) -> NDArray[np.bool_]:
-        """Which parameters stand on the diagonal of G (k,)."""
-        pieces = [np.equal(*np.tril_indices(n)) for n in self._widths]
-        return np.concatenate(pieces) if pieces else np.zeros(0, bool)
+    def size(self) -> int:
+        return len(self.places[0])
 
     def covariance(self, values: FloatArray) -> FloatArray:
         factor = self.root @ self._factor(values)
@@ -53,50 +50,31 @@ class Triangles:
 
     def clipped(self, values: FloatArray) -> FloatArray:
         """The nearest values that are allowed."""
-        return np.where(self.diagonal, np.maximum(values, LEAST - 1), values)
+        return np.where(np.equal(*self.places), np.maximum(values, LEAST - 1), values)
 
     def gradient(self, values: FloatArray, covariance: FloatArray, gap: FloatArray) -> FloatArray:
         """Of ℓ, where dℓ = ½ tr(covariance⁻¹ gap covariance⁻¹ d covariance); zero where it points over the edge."""
-        G = self._factor(values)
+        if not self.size:
+            return np.zeros(0)
         inner = np.linalg.solve(covariance, self.root)
-        whole = inner.T @ gap @ inner @ G
-        pieces = []
-        for own in self.slices:
-            block = whole[own, own]
-            pieces.append(block[np.tril_indices_from(block)])
-        out = np.concatenate(pieces) if pieces else np.zeros(0)
-        resting = self.diagonal & (values <= LEAST - 1 + 1e-12) & (out < 0)
+        out = (inner.T @ gap @ inner @ self._factor(values))[self.places]
+        resting = np.equal(*self.places) & (values <= LEAST - 1 + 1e-12) & (out < 0)
         return np.where(resting, 0.0, out)
 
     def directions(self, values: FloatArray) -> FloatArray:
         """d covariance / d(each parameter) (k, n, n)."""
-        G = self._factor(values)
-        out = []
-        for own, n in zip(self.slices, self._widths, strict=True):
-            for i, j in zip(*np.tril_indices(n), strict=True):
-                change = np.zeros_like(G)
-                change[own.start + i, own.start + j] = 1.0
-                half = self.root @ change @ G.T @ self.root.T
-                out.append(half + half.T)
-        return np.array(out).reshape(-1, *G.shape)
+        rows, columns = self.places
+        half = self.root.T[rows][:, :, None] * (self.root @ self._factor(values)).T[columns][:, None, :]
+        return np.asarray(half + half.transpose(0, 2, 1))
 
     def expected_step(self, values: FloatArray, count: int) -> FloatArray:
         """What one step of EM multiplies the gradient with, about; ``count``: steps that speak about it."""
-        size = np.diag(self._factor(values))
-        pieces = [
-            np.where(np.equal(*np.tril_indices(n)), 0.5, 1.0) * size[own][np.tril_indices(n)[0]] ** 2 / max(count, 1)
-            for own, n in zip(self.slices, self._widths, strict=True)
-        ]
-        return np.concatenate(pieces) if pieces else np.zeros(0)
+        size = np.diag(self._factor(values))[self.places[0]]
+        return np.asarray(np.where(np.equal(*self.places), 0.5, 1.0) * size**2 / max(count, 1))
 
     def _factor(self, values: FloatArray) -> FloatArray:
-        out, at = np.eye(len(self.root)), 0
-        for own, n in zip(self.slices, self._widths, strict=True):
-            count = n * (n + 1) // 2
-            block = np.eye(n)
-            block[np.tril_indices(n)] += values[at : at + count]
-            out[own, own] = block
-            at += count
+        out = np.eye(len(self.root))
+        out[self.places] += values
         return out
 
 

@@ -11,7 +11,6 @@ import pytest
 from instruments import with_limits
 
 import counterflow as cf
-from counterflow.exchange.projections import SHARES
 from counterflow.learning.log_moments import LogMoments, fitted
 from counterflow.privacy import Ledger, ledger_path
 
@@ -184,21 +183,6 @@ def test_windows_that_make_no_sense_are_not_loaded(tmp_path, what):
         cf.load(tmp_path / "fit")
 
 
-def test_each_window_is_a_release_of_its_own_in_the_ledger(tmp_path):
-    for name in PLANT.names:
-        Ledger.create(ledger_path(tmp_path, name), name, 6.0, 1e-6).close()
-    found = cf.fit(window(0), privacy=privacy(0, ledger=tmp_path), memory=30)
-    found = found.update(window(WIDTH), privacy=privacy(WIDTH, ledger=tmp_path))
-    assert found.privacy.epsilon == pytest.approx(5.0, rel=1e-6)  # rows of different windows do not add up
-    assert len(found.privacy.units["boiler"].entries) == 2 * len(SHARES)
-    with Ledger.open(ledger_path(tmp_path, "boiler")) as ledger:
-        assert len(ledger.entries()) == 2 * len(SHARES)
-    with pytest.raises(cf.PrivacyError, match="boiler"):  # overlaps, and there is no budget for that
-        cf.fit(window(1000), privacy=privacy(1000, ledger=tmp_path), memory=30)
-    with pytest.raises(cf.PrivacyError, match="noise"):
-        found.update(window(2 * WIDTH))
-
-
 def test_windows_that_do_not_say_where_they_are_add_up_and_the_answer_says_so():
     first = cf.fit(window(0), privacy=cf.Privacy(2.0, 1e-6, seed=1), memory=30)
     both = first.update(window(WIDTH), privacy=cf.Privacy(2.0, 1e-6, seed=2))
@@ -289,17 +273,6 @@ def test_short_windows_end_in_an_answer_or_in_an_error_of_ours(rows, same_row):
         return
     assert np.isfinite(found.plant.B).all()
     assert judged(found)[0] < 1.2 * judged(first)[0]
-
-
-def test_questions_that_need_rows_stay_refused():
-    for ask in (
-        lambda: joined(2).counterfactual(RECORDING, {"boiler": {"u1": 0.0}}, 100, 120),
-        lambda: joined(2).attribute(RECORDING, "turbine", 100, 120),
-        lambda: joined(2).validate(window(4000)),
-    ):
-        with pytest.raises(cf.PrivacyError):
-            ask()
-    assert ("boiler", "turbine") in joined(3).graph().direct()
 
 
 @pytest.mark.parametrize("same_row", [False, True])

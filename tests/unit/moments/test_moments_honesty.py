@@ -188,40 +188,7 @@ def test_rows_do_not_count_twice():
     assert "inputs-repeated" not in codes(second)
 
 
-def test_windows_that_say_where_they_are_do_not_overlap():
-    first = cf.fit(window(0, 1000), MODELS, privacy=cf.Privacy(1.0, 1e-6, seed=1, start=0))
-    with pytest.raises(cf.DataError) as refused:
-        first.update(window(900, 1900), privacy=cf.Privacy(1.0, 1e-6, seed=1, start=900))
-    assert refused.value.code == "rows-repeated"
-
-
-def test_rows_without_noise_do_not_count_twice_either():
-    first = cf.fit(window(0, 1000), MODELS, method="moments")
-    with pytest.raises(cf.DataError) as refused:
-        first.update(window(0, 1000))
-    assert refused.value.code == "rows-repeated"
-    assert "inputs-repeated" in codes(first.update(window(500, 1500)))
-
-
-def test_a_saved_fit_knows_its_windows_again(tmp_path):
-    privacy = cf.Privacy(1.0, 1e-6, seed=1)
-    fit = cf.fit(window(0, 600), MODELS, privacy=privacy).update(window(600, 1200), privacy=privacy)
-    fit.save(tmp_path / "fit")
-    with pytest.raises(cf.DataError):
-        cf.load(tmp_path / "fit").update(window(600, 1200), privacy=privacy)
-
-
 # ---- words
-
-
-def test_validation_of_a_private_fit_is_refused_with_the_remedy():
-    rows = window(0, 1000)
-    found = cf.fit(rows, MODELS, privacy=PRIVACY)
-    with pytest.raises(cf.PrivacyError, match="release='rows'") as refused:
-        found.validate(rows)
-    assert refused.value.code == "rows-needed"
-    with pytest.raises(cf.PrivacyError):
-        found.validate(window(1000, 2000))
 
 
 def test_moments_without_privacy_are_validated_on_other_rows():

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from information_twins import shared_of
 
 import counterflow as cf
-from counterflow.exchange.compression import sufficient_message
 from counterflow.learning.influence import _benjamini_hochberg
-from counterflow.learning.likelihood import SharedRecord
 from counterflow.learning.optimiser import least_squares_start
 from counterflow.learning.predictor import Predictor
 from counterflow.learning.uncertainty import remember, update
@@ -21,9 +20,14 @@ def error_of_B(found, plant):
     return float(np.sqrt(gap / sum(np.square(plant.block("B", m, n)).sum() for m, n in pairs)))
 
 
-def shared_of(plant, recording):
-    messages = [sufficient_message(n, plant.local(n), recording[n].y, recording[n].u) for n in plant.names]
-    return SharedRecord.from_messages(messages)
+def losing(plant, recording, share):
+    """The same with this share of the readings lost at random."""
+    rng, rows = np.random.default_rng(1), {}
+    for name in plant.names:
+        y = recording[name].y.copy()
+        y[rng.random(y.shape) < share] = np.nan
+        rows[name] = (y, recording[name].u)
+    return cf.Recording.from_arrays(rows, units=plant.units)
 
 
 @pytest.mark.parametrize("pole", [0.0, 0.9], ids=["white", "AR(0.9)"])
@@ -45,12 +49,13 @@ def test_relative_error_with_sixteen_units():
     assert error_of_B(found, plant) <= 0.06
 
 
-def test_the_least_squares_start_is_consistent():
-    """Its error falls like 1/√T; plain least squares, without the compensation, stays biased."""
-    plant = cf.random_plant(units=2, outputs=3, rng=3)
+@pytest.mark.parametrize("lost", [0.0, 0.15])
+def test_the_least_squares_start_is_consistent(lost):
+    """Its error falls like 1/√T, whatever channels rows have; without the compensation it stays biased."""
+    plant = cf.random_plant(units=2, outputs=3 + (lost > 0), rng=3)
     errors = []
     for steps in (2_000, 200_000):
-        record = shared_of(plant, plant.simulate(steps, rng=4))
+        record = shared_of(plant, losing(plant, plant.simulate(steps, rng=4), lost))
         A, _ = least_squares_start(record, "blocks", 1.0)
         errors.append(np.linalg.norm(A - plant.A) / np.linalg.norm(plant.A))
     assert errors[1] < 0.02
@@ -221,9 +226,10 @@ def test_block_p_values_are_uniform_without_coupling():
     assert abs(below - 0.1) < 4 * np.sqrt(0.1 * 0.9 / len(p_values))
 
 
-def test_an_update_with_new_rows_is_a_fit_of_all_rows():
+@pytest.mark.parametrize("lost", [0.0, 0.15])
+def test_an_update_with_new_rows_is_a_fit_of_all_rows(lost):
     plant = cf.random_plant(units=2, rng=3)
-    recording = plant.simulate(6000, rng=4)
+    recording = losing(plant, plant.simulate(6000, rng=4), lost)
     past, later = recording.slice(0, 4000), recording.slice(4000, 6001)
     first = cf.fit(past, plant.locals())
     updated = first.update(later)
