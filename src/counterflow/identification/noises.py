@@ -14,7 +14,6 @@ _SINGULAR = 1e-10  # least eigenvalue of the correlation matrix of a noise
 _STEPS = 300  # of the alternating-direction method,
 _WEIGHT = 0.03  # its penalty
 _RELAXED = 1.6  # and its over-relaxation
-_MOST_STATES = 48  # above this the least-squares problem in X would cost seconds, and simpler starts are taken
 _CLOSE = 1e-2  # twice the log-likelihood of a row that may be lost before plainer noises are tried
 _SHARES = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95)  # of the innovation that is given to R, as candidates
 
@@ -30,7 +29,7 @@ def independent_noises(A: FloatArray, C: FloatArray, K: FloatArray, Omega: Float
     plainer ones (a share of Omega for R, the rest through K for Q), and the noises under which data of the innovations
     model are likeliest win: a safe start for maximum likelihood rather than an end.
     """
-    r, n = C.shape
+    r = len(C)
     scale = np.sqrt(Omega.diagonal())
     L = scale[:, None] * np.linalg.cholesky((Omega + Omega.T) / 2 / scale / scale[:, None])
     # coordinates in which innovations are white, and a unit of state shows as one innovation over all later rows;
@@ -42,12 +41,10 @@ def independent_noises(A: FloatArray, C: FloatArray, K: FloatArray, Omega: Float
     into, out_of = (vectors * np.sqrt(values)).T, vectors / np.sqrt(values)
     A_, C_, K_ = into @ A @ out_of, whitened @ out_of, into @ K @ L
 
-    candidates = []
-    if n <= _MOST_STATES:
-        X = _error_covariance(A_, C_, K_)
-        Q, R = X - A_ @ X @ A_.T + K_ @ K_.T, np.eye(r) - C_ @ X @ C_.T
-        candidates.append((_floored(Q, _LEAST_Q), _floored(R, _LEAST_R)))
-    if not candidates or _expected_loss(A_, C_, K_, *candidates[0]) > r + _CLOSE:  # r is what the model itself reaches
+    X = _error_covariance(A_, C_, K_)
+    Q, R = X - A_ @ X @ A_.T + K_ @ K_.T, np.eye(r) - C_ @ X @ C_.T
+    candidates = [(_floored(Q, _LEAST_Q), _floored(R, _LEAST_R))]
+    if _expected_loss(A_, C_, K_, *candidates[0]) > r + _CLOSE:  # r is what the model itself reaches
         candidates += [_shared(K_, share) for share in _SHARES]
     Q, R = min(candidates, key=lambda noises: _expected_loss(A_, C_, K_, *noises))
     return _conditioned(out_of @ Q @ out_of.T), _conditioned(L @ R @ L.T)

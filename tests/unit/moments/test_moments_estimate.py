@@ -10,7 +10,7 @@ import counterflow as cf
 from counterflow.exchange.exchange import ExchangeUnit
 from counterflow.exchange.registry import MOMENTS
 from counterflow.exchange.task import LocalTask, UnitData
-from counterflow.learning.impulse_basis import ImpulseBasis, basis_of, correlations, memory_of, pole_bank, responses
+from counterflow.learning.impulse_basis import ImpulseBasis, basis_of, pole_bank, responses
 from counterflow.learning.moments import Design
 from counterflow.plant import excitation
 from counterflow.protocol import Request
@@ -48,15 +48,6 @@ def test_signals_are_those_of_a_plain_loop():
         assert np.allclose(found[t], wanted.ravel(), atol=1e-12)
 
 
-def test_correlations_are_those_of_a_plain_loop():
-    rng = np.random.default_rng(0)
-    left, right = rng.normal(size=(30, 2)), rng.normal(size=(30, 3))
-    found = correlations(left, right, 5)
-    for lag in range(5):
-        wanted = sum(np.outer(left[t], right[t - lag]) for t in range(lag, 30))
-        assert np.allclose(found[lag], wanted)
-
-
 def test_a_bank_holds_what_one_unit_does_to_another_to_first_order():
     m, n = (PLANT.local(name) for name in PLANT.names)
     bank = pole_bank(m.A, n.A, 80)
@@ -89,12 +80,6 @@ def test_a_basis_is_orthonormal_but_for_rows_that_are_held_back():
     gram = basis[free].T @ basis[free]
     assert np.linalg.norm(gram, 2) <= 1 + 1e-9
     assert basis_of(np.zeros((10, 2)), np.ones(10, bool)).shape == (10, 0)
-
-
-def test_memory_follows_the_slowest_mode_and_the_rows():
-    assert memory_of(0.0, 1000) == 200
-    assert 0.99 ** memory_of(0.99, 100_000) <= 1e-6
-    assert memory_of(0.9999, 100_000) == 4000
 
 
 def test_predicted_moments_are_projections_of_the_noise_free_states(small):

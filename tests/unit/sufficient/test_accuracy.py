@@ -296,6 +296,17 @@ HOSTILE = {
     "uncertainty of the published": (
         lambda p, r: cf.fit(r, p.locals(), method="penalty").standard_errors, cf.OptionError, "sufficient"
     ),
+    "option of models": (lambda p, r: cf.fit(r, estimate="all"), cf.OptionError, "'estimate' goes with given models"),
+    "a change too large": (
+        lambda p, r: cf.fit(r, p, method="oracle").effect("unit1", "unit2", [1e308] * 2, horizon=5),
+        cf.DataError, "precision"
+    ),
+    "an absurd cell": (lambda p, r: cf.fit(absurd(r), p.locals(), sensors="as they are"), cf.CounterflowError, None),
+    "no number": (lambda p, r: cf.fit(r, p.locals()).aggregate_effect("unit2", "a", [1, 1]), cf.DataError, None),
+    "numbers too large": (
+        lambda p, r: cf.fit(r, p.locals()).aggregate_effect("unit2", [1e308] * 2, [-1e308] * 2), cf.DataError, None
+    ),
+    "too few numbers": (lambda p, r: cf.fit(r, p.locals()).aggregate_effect("unit2", [1.0], [1, 1]), cf.DataError, None),
     "level": (lambda p, r: cf.fit(r, p.locals()).effect("unit1", "unit2", [1, 1], level=1.0), cf.OptionError, "level"),
 }  # fmt: skip
 
@@ -305,11 +316,17 @@ def singular(plant):
     return cf.LocalModel(A=m.A, B=m.B, C=m.C, Q=np.diag([0.1, 0.0]), R=m.R)
 
 
+def absurd(recording):
+    rows = {n: (recording[n].y.copy(), recording[n].u) for n in recording.names}
+    rows["unit2"][0][17, 2] = 1e300
+    return cf.Recording.from_arrays(rows)
+
+
 @pytest.mark.parametrize("case", HOSTILE)
 def test_hostile_requests_get_one_clear_error(case):
     plant = cf.random_plant(units=2, rng=1)
     call, kind, text = HOSTILE[case]
-    with pytest.raises(kind, match=text):
+    with pytest.raises(kind, match=text), np.errstate(all="ignore"):
         call(plant, plant.simulate(200, rng=2))
 
 
