@@ -211,7 +211,7 @@ class ExchangeUnit:
     what: Release
     task: Task
     own: UnitData  # with the readings that it believes
-    memory: Any = None
+    memory: object | None = None
     heard: int = 0  # messages of the script
     release: AddedNoise | None = None  # how the last message was made private
     finished: bool = False
@@ -226,6 +226,11 @@ class ExchangeUnit:
     @property
     def unit(self) -> str:
         return self.own.unit.name
+
+    @property
+    def kept(self) -> Any:
+        """``memory``, which is of the kind that the release keeps."""
+        return self.memory
 
     def step(self, message: Message) -> tuple[ExchangeUnit, tuple[Message, ...]]:
         script = self.what.script(self.task)
@@ -256,7 +261,7 @@ class ExchangeServer:
     task: Task
     progress: Callable[[float, str], None] | None = None
     work: Any = None
-    memory: Any = None
+    memory: object | None = None
     said: MappingProxyType[str, Message] = field(default_factory=lambda: MappingProxyType({}))
     asked: tuple[str, ...] = ()
     turn: int = 0  # of the script
@@ -272,6 +277,11 @@ class ExchangeServer:
     @property
     def units(self) -> tuple[str, ...]:
         return self.task.units
+
+    @property
+    def kept(self) -> Any:
+        """``memory``, which is of the kind that the release keeps."""
+        return self.memory
 
     @property
     def waiting(self) -> tuple[str, ...]:

@@ -113,23 +113,23 @@ class LogRows(Release):
         if isinstance(asked, Identified):
             if asked.input_level.shape != (own.u.shape[1],):
                 raise ProtocolError(f"unit {at.unit!r}: the identified blocks are of other inputs")
-            model, doubt = at.memory.reading.model(at.unit, asked), at.memory.reading.doubt(asked)
+            model, doubt = at.kept.reading.model(at.unit, asked), at.kept.reading.doubt(asked)
             point = OperatingPoint(asked.input_level, asked.same_row)
-            return Reply(None, replace(at.memory, model=model, doubt=doubt, point=point))
+            return Reply(None, replace(at.kept, model=model, doubt=doubt, point=point))
         rank = by_unit("rank", self.chosen(at.task).rank, at.task.units).get(at.unit)
         reading = Reading.from_log(own.unit, own.y, own.u, rank)
         later = any(not each.switches for each in known_controllers(at.task, own))
         return Reply(reading.message(at.unit, own.y, own.u, later), LogMemory(reading))
 
     def kept_part(self, task: Task, own: UnitData, state: ExchangeUnit) -> UnitPart:
-        memory = state.memory
+        memory = state.kept
         return UnitPart(
             replace(own.unit, states=memory.model.states), memory.model, KalmanEstimator(memory.model),
             output_level=frozen(np.array(memory.reading.level)), point=memory.point, C_doubt=memory.doubt,
         )  # fmt: skip
 
     def caveats(self, own: UnitData, read: Readings, part: UnitPart, state: ExchangeUnit) -> tuple[Caveat, ...]:
-        return reading_caveats(own, state.memory.reading, read.y)
+        return reading_caveats(own, state.kept.reading, read.y)
 
     def learn(self, at: ExchangeServer) -> Next:
         chosen = self.chosen(at.task)
@@ -143,7 +143,7 @@ class LogRows(Release):
         return Next(system, told, system.found.converged)
 
     def learned(self, task: Task, state: ExchangeServer) -> Learned:
-        system = state.memory
+        system = state.kept
         couplings, status, caveats = learned_system(labels_of(task), system)
         found, points = system.found, operating_points(system.record, *_inputs_of(system))
         return Learned(found.A, found.B, found.Q, system.record.states, status, couplings, caveats, points)

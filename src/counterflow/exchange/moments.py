@@ -132,7 +132,7 @@ class MomentRelease(Release):
         """s (T+1, r), and which rows are whole; what s is in others does not matter."""
 
     def reply(self, at: ExchangeUnit, asked: Message) -> Reply:
-        memory = at.memory or MomentUnitMemory()
+        memory = at.kept or MomentUnitMemory()
         if not isinstance(asked, Basis):
             return Reply(self.outline(at), memory)
         basis = asked.functions if len(asked.functions) else memory.basis
@@ -154,9 +154,9 @@ class MomentRelease(Release):
         return ()
 
     def prepare(self, at: ExchangeServer) -> Any:
-        if at.memory is None or not at.memory.outlines:
+        if at.kept is None or not at.kept.outlines:
             return None
-        return self.design(at, tuple(at.memory.outlines[name] for name in at.units), at.memory.before)
+        return self.design(at, tuple(at.kept.outlines[name] for name in at.units), at.kept.before)
 
     def check_reply(self, at: ExchangeServer, message: Message) -> None:
         if not isinstance(message, Moments):
@@ -169,7 +169,7 @@ class MomentRelease(Release):
             )
 
     def learn(self, at: ExchangeServer) -> Next:
-        memory = at.memory or MomentMemory()
+        memory = at.kept or MomentMemory()
         private, said = at.task.privacy is not None, cast(Any, at.said)
         if not at.turn:
             memory = replace(memory, outlines=said)
@@ -242,14 +242,14 @@ class MomentsOfModels(MomentRelease):
         return Design(outlines, self.chosen(at.task).known_edges(at.units))
 
     def learned(self, task: Task, state: ExchangeServer) -> Learned:
-        design, found = state.work or self.prepare(state), state.memory.found
+        design, found = state.work or self.prepare(state), state.kept.found
         if not math.isfinite(found.misfit) or not np.isfinite(found.A).all() or not np.isfinite(found.B).all():
             raise DataError(
                 f"{task.label}: the numbers are beyond double precision; look for absurd values in the recording"
             )
         private = task.privacy is not None
         doubts = diagnose(design.measured, design.parameters.causes, labels_of(task))
-        covariance, caveats = doubted_covariance(design, state.memory)
+        covariance, caveats = doubted_covariance(design, state.kept)
         spread = Uncertainty(design.parameters, covariance).with_doubts(doubts)
         made = Estimated(
             found.A, found.B, design.local[2], -0.5 * found.misfit, found.steps, found.converged, found.left,
@@ -376,7 +376,7 @@ class MomentsOfLogs(MomentRelease):
 
     def standard(self, at: ExchangeUnit) -> tuple[FloatArray, FloatArray]:
         """Middle and half width (D_m,) of the channels."""
-        known = None if at.memory is None else cast(MomentUnitMemory, at.memory).standard
+        known = None if at.kept is None else cast(MomentUnitMemory, at.kept).standard
         return known or ranges(at.own.unit, at.own.y, at.task.privacy is not None)
 
     def reply(self, at: ExchangeUnit, asked: Message) -> Reply:
@@ -390,13 +390,13 @@ class MomentsOfLogs(MomentRelease):
         R = np.diag(np.square(half))
         R[np.ix_(chosen, chosen)] = asked.noise * np.outer(half[chosen], half[chosen])
         model = LocalModel(A=asked.A, B=asked.B, C=C, Q=asked.Q, R=R)
-        return Reply(None, replace(at.memory, model=model, point=OperatingPoint(asked.input_level, asked.same_row)))
+        return Reply(None, replace(at.kept, model=model, point=OperatingPoint(asked.input_level, asked.same_row)))
 
     def kept_part(self, task: Task, own: UnitData, state: ExchangeUnit) -> UnitPart:
-        model = state.memory.model
+        model = state.kept.model
         return UnitPart(
             replace(own.unit, states=model.states), model, KalmanEstimator(model),
-            output_level=frozen(self.standard(state)[0]), point=state.memory.point,
+            output_level=frozen(self.standard(state)[0]), point=state.kept.point,
         )  # fmt: skip
 
     # ---- at the server
@@ -414,7 +414,7 @@ class MomentsOfLogs(MomentRelease):
     def learned(self, task: Task, state: ExchangeServer, earlier: tuple[Doubt, ...] | None = None) -> Learned:
         """``earlier``: doubts that windows before have left; those stay which this one leaves as well."""
         design: LogDesign = state.work or self.prepare(state)
-        found = design.knowing_clips(state.memory.found, state.memory.centred)
+        found = design.knowing_clips(state.kept.found, state.kept.centred)
         record, made, spread = design.system(found)
         measured = replace(record, values=zeros_where_read(design.outlines))
         everyone = range(len(record.names))

@@ -140,7 +140,7 @@ class Rows(Release):
         return Next(Maximum(shared, found), (), found.converged)
 
     def learned(self, task: Task, state: ExchangeServer) -> Learned:
-        return learned_maximum(task, state.memory.shared, state.memory.found)
+        return learned_maximum(task, state.kept.shared, state.kept.found)
 
     def charges(self, task: Task, model: LocalModel | None, rows: int) -> list[Charge]:
         assert task.privacy is not None
