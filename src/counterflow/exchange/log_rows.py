@@ -25,7 +25,7 @@ from counterflow.learning.block_moments import LEAST_ROWS
 from counterflow.learning.identifiability import Labels, diagnose
 from counterflow.learning.layout import Layout
 from counterflow.learning.optimiser import Estimated
-from counterflow.learning.system import ALL, PRESENT, IdentifiedSystem, SystemOptions, identify
+from counterflow.learning.system import ALL, PRESENT, IdentifiedSystem, identify
 from counterflow.plant import LocalModel, OperatingPoint
 from counterflow.protocol import Identified, Message, Reduced, Request
 
@@ -133,11 +133,10 @@ class LogRows(Release):
 
     def learn(self, at: ExchangeServer) -> Next:
         chosen = self.chosen(at.task)
-        asked = SystemOptions(
-            by_unit("same_row", chosen.same_row, at.units), chosen.known_edges(at.units), chosen.regime,
-            kept_as_they_are(chosen.sensors, at.units),
+        system = identify(
+            at.replies(), by_unit("same_row", chosen.same_row, at.units), chosen.known_edges(at.units), chosen.regime,
+            kept_as_they_are(chosen.sensors, at.units), at.progress,
         )  # fmt: skip
-        system = identify(at.replies(), asked, at.progress)
         numbers = system.network.number_slices
         told = own_blocks(system.record, system.found, system.observation, system.noise, numbers, *_inputs_of(system))
         return Next(system, told, system.found.converged)

@@ -264,15 +264,11 @@ class MomentsOfModels(MomentRelease):
 
 def asking(design: Any, found: Any, number: int) -> tuple[Message, ...]:
     """What units are asked to project on in a round, and what is foreseen of their numbers by what was ``found``."""
-    foreseen = dict(zip(design.layout.names, design.foreseen(found), strict=True))
-    bases = dict(zip(design.layout.names, design.bases, strict=True))
     asked = []
-    for name in design.asked:
-        at, basis = foreseen[name], bases[name]
-        if number:
-            basis = np.zeros((0, basis.shape[1]))  # that of the round before
-        asked.append(Basis(name, number, float(at.least), basis, np.ascontiguousarray(at.centre), at.W))
-    return tuple(asked)
+    for name, basis, at in zip(design.layout.names, design.bases, design.foreseen(found), strict=True):
+        functions = np.zeros((0, basis.shape[1])) if number else basis  # later: those of the round before
+        asked.append(Basis(name, number, float(at.least), functions, np.ascontiguousarray(at.centre), at.W))
+    return tuple(each for each in asked if each.unit in design.asked)
 
 
 def shown(private: bool) -> Caveat:

@@ -16,7 +16,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar, NamedTuple
+from itertools import product
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +42,7 @@ HIGHEST = 1e6  # of a response, in squares of an instrument's half range for one
 SCEPTIC = 2.0  # nats more than chance gives, that a response must stand out of noise to be one
 CONTRADICTED = 2.0  # nats by which a scale is less likely than the best, beyond which it is out of the question
 LOOSER = 10.0  # times the believed variance, with which it is said how far a response may be off
+BELIEFS = tuple(product((0.6, 0.85, 0.96), (-0.7, 0.0, 0.85)))  # of a response: how it fades, how rows hang together
 LEAST_SHARE = 0.02  # of a band's power that is taken to be there in every band
 SHORTEST, LONGEST, SHARE = 10, 100, 20  # rows that inputs are followed, if nobody says: one in so many of the record
 ROWS_A_SIGNAL = 15
@@ -146,7 +148,7 @@ class LogEstimate:
 def fitted(windows: Sequence[LogMoments], bank: ImpulseBasis) -> LogEstimate:
     """Responses of one unit from its moments in all windows, by least squares that know the noise.
 
-    Responses are believed to fade and to be smooth or to swing, as the moments themselves say (``Belief``); how large
+    Responses are believed to fade and to be smooth or to swing, as the moments themselves say (``_belief``); how large
     that of each output to each input is, too. Where moments say nothing, belief is about nothing. Windows of which
     more was clipped than of the best tell that much less.
     """
@@ -168,8 +170,8 @@ def fitted(windows: Sequence[LogMoments], bank: ImpulseBasis) -> LogEstimate:
     grams = np.einsum("ki,ok,kj->oij", design, weight, design, optimize=True)
     seen = np.einsum("ki,ok,ko->oi", design, weight, turned, optimize=True)
     best: tuple[float, FloatArray, FloatArray] | None = None
-    for belief in BELIEFS:
-        found = _posterior(grams, seen, belief.precision(bank), bank.size)
+    for fading, together in BELIEFS:
+        found = _posterior(grams, seen, _belief(fading, together, bank), bank.size)
         if best is None or found[0] > best[0]:
             best = found
     assert best is not None
@@ -182,28 +184,21 @@ def fitted(windows: Sequence[LogMoments], bank: ImpulseBasis) -> LogEstimate:
     return LogEstimate(weights[:, 0], weights[:, 1:], covariance.reshape(size, size), rest, tuple(shares.tolist()))
 
 
-class Belief(NamedTuple):
-    """Of an impulse response: what is left of it from row to row (``fading``), and how rows hang together."""
+def _belief(fading: float, together: float, bank: ImpulseBasis) -> FloatArray:
+    """Precision (d, d) of responses whose largest rows are about 1 (the kernel of Chen, Ohlsson and Ljung for lags).
 
-    fading: float
-    together: float
-
-    def precision(self, bank: ImpulseBasis) -> FloatArray:
-        """(d, d), of responses whose largest rows are about 1 (the kernel of Chen, Ohlsson and Ljung for lags)."""
-        lags = sum(pole == 0.0 for pole in bank.poles)
-        k = np.arange(lags)
-        covariance = np.zeros((bank.size, bank.size))
-        covariance[:lags, :lags] = self.fading ** ((k[:, None] + k) / 2.0) * self.together ** np.abs(
-            k[:, None] - k
-        ) + 1e-8 * np.eye(lags)
-        # what is left after the lags is as large as they leave it, and orthonormal functions share it
-        rest = np.arange(lags, bank.size)
-        left = max(self.fading**lags, 1e-4)
-        covariance[rest, rest] = left / max(1 - self.fading, 0.02) / max(len(rest), 1)
-        return np.asarray(np.linalg.inv(covariance))
-
-
-BELIEFS = tuple(Belief(fading, together) for fading in (0.6, 0.85, 0.96) for together in (-0.7, 0.0, 0.85))
+    ``fading``: what is left of a response from row to row; ``together``: how its rows hang together.
+    """
+    lags = sum(pole == 0.0 for pole in bank.poles)
+    k = np.arange(lags)
+    covariance = np.zeros((bank.size, bank.size))
+    alike = fading ** ((k[:, None] + k) / 2.0) * together ** np.abs(k[:, None] - k)
+    covariance[:lags, :lags] = alike + 1e-8 * np.eye(lags)
+    # what is left after the lags is as large as they leave it, and orthonormal functions share it
+    rest = np.arange(lags, bank.size)
+    left = max(fading**lags, 1e-4)
+    covariance[rest, rest] = left / max(1 - fading, 0.02) / max(len(rest), 1)
+    return np.asarray(np.linalg.inv(covariance))
 
 
 def _posterior(

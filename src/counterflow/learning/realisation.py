@@ -85,23 +85,14 @@ def shrink(A: FloatArray, limit: float = STABLE) -> FloatArray:
     return np.asarray(Z @ form @ Z.T)
 
 
-@dataclass(frozen=True, eq=False)
-class Owned:
-    """Record and estimate in the form of sufficient messages; how numbers see the states, and their noise."""
-
-    record: SharedRecord
-    found: Estimated
-    observation: FloatArray  # (r, P), block-diagonal
-    noise: FloatArray  # (r, r), block-diagonal
-
-
 def assign_states(
     system: Realised, names: tuple[str, ...], s: FloatArray, u: FloatArray, own: Sequence[slice],
     inputs: tuple[int, ...],
-) -> Owned:  # fmt: skip
+) -> tuple[SharedRecord, Estimated, FloatArray, FloatArray]:  # fmt: skip
     """Add the units' numbers to the states, and give every other state to the unit whose numbers it moves most.
 
-    ``s`` (T+1, r), ``u`` (T+1, U): numbers and inputs of all units; ``own``: where each unit's numbers stand.
+    ``s`` (T+1, r), ``u`` (T+1, U): numbers and inputs of all units; ``own``: where each unit's numbers stand. What is
+    returned: record and estimate in the form of sufficient messages, how numbers see the states (r, P), their noise.
     """
     Q, noise = independent_noises(system.A, system.C, system.K, system.noise)
     A, B, C = system.A, system.B, system.C
@@ -131,4 +122,4 @@ def assign_states(
     ).squeezed  # fmt: skip
     likelihood = record.last(LIKELY_ROWS).filter(wide, T @ B, spread_noise).log_likelihood
     estimate = Estimated(wide, T @ B, spread_noise, likelihood, 1, True, 0.0)
-    return Owned(record, estimate, observation, R)
+    return record, estimate, observation, R

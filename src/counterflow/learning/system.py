@@ -44,16 +44,6 @@ OFTEN = 0.5  # share of rows in which numbers that decide are read
 LAGS = 6  # rows of past in the regressions that decide
 
 
-@dataclass(frozen=True)
-class SystemOptions:
-    """What is asked of the identification; None: decided by what the rest of the data say."""
-
-    same_row: Mapping[str, bool] | None = None
-    known: KnownEdges | None = None
-    regime: str | int = PRESENT
-    as_they_are: frozenset[str] = frozenset()  # units whose readings are all kept
-
-
 @dataclass(frozen=True, eq=False)
 class IdentifiedSystem:
     """What the server has found: the network, its linear part in the form of sufficient messages, and how it came."""
@@ -70,20 +60,24 @@ class IdentifiedSystem:
 
 
 def identify(
-    messages: Sequence[Reduced], options: SystemOptions, progress: Callable[[float, str], None] | None = None
-) -> IdentifiedSystem:
-    """Find the system behind the messages of all units."""
+    messages: Sequence[Reduced], same_row: Mapping[str, bool], known: KnownEdges | None, regime: str | int,
+    as_they_are: frozenset[str], progress: Callable[[float, str], None] | None = None,
+) -> IdentifiedSystem:  # fmt: skip
+    """Find the system behind the messages of all units; all readings of units ``as_they_are`` are kept.
+
+    ``same_row``: whether inputs of a unit act on their own row, as far as that is known.
+    """
     names = tuple(message.unit for message in messages)
     s, variance, own = _numbers(messages)
     inputs = [message.inputs for message in messages]
     level, scale = _input_scale(np.hstack(inputs))
-    given = {message.unit: False for message in messages if message.later} | dict(options.same_row or {})
-    same_row, unsure = alignment(names, s, inputs, scale, given)
-    aligned = [np.vstack([v[1:], v[-1:]]) if ahead else v for v, ahead in zip(inputs, same_row, strict=True)]
+    given = {message.unit: False for message in messages if message.later} | dict(same_row)
+    acts_at_once, unsure = alignment(names, s, inputs, scale, given)
+    aligned = [np.vstack([v[1:], v[-1:]]) if ahead else v for v, ahead in zip(inputs, acts_at_once, strict=True)]
     widths = tuple(v.shape[1] for v in inputs)
     numbers = tuple(mine.stop - mine.start for mine in own)
     rows = Rows(names, numbers, widths, np.hstack([s, np.hstack(aligned) - level]), variance=variance)
-    ahead = [name for name, yes in zip(names, same_row, strict=True) if yes]
+    ahead = [name for name, yes in zip(names, acts_at_once, strict=True) if yes]
     acting = "inputs act on the next row"
     if ahead:
         acting = f"inputs of {', '.join(ahead)} act on their own row, others on the next"
@@ -95,20 +89,20 @@ def identify(
         "say so; then fit with same_row=False for this unit"
     )
     notes += [Caveat("alignment-unsure", name, text.format(name)) for name in unsure]
-    if isinstance(options.regime, int) and options.regime >= len(s):
-        raise OptionError(f"fit: option 'regime' is row {options.regime}, and the record ends with row {len(s) - 1}")
-    kept = drop_outliers(rows, options.known, options.as_they_are)
+    if isinstance(regime, int) and regime >= len(s):
+        raise OptionError(f"fit: option 'regime' is row {regime}, and the record ends with row {len(s) - 1}")
+    kept = drop_outliers(rows, known, as_they_are)
     notes += _wild(rows, kept)
-    learned = learn(kept, options.known, progress, one_way=options.regime == ALL)
-    found = system_of(kept, learned.at(options.regime) if isinstance(options.regime, int) else learned)
-    return replace(found, input_level=level, same_row=same_row, notes=(*found.notes, *notes))
+    learned = learn(kept, known, progress, one_way=regime == ALL)
+    found = system_of(kept, learned.at(regime) if isinstance(regime, int) else learned)
+    return replace(found, input_level=level, same_row=acts_at_once, notes=(*found.notes, *notes))
 
 
 def system_of(rows: Rows, learned: Learning) -> IdentifiedSystem:
     """The system of rows whose inputs are departures from their level and act on the next row."""
     r, everybody = sum(rows.numbers), scope_of(rows.names)
     s, u = rows.z[:, :r], rows.z[:, r:]
-    found = assign_states(realised(learned.network), rows.names, s, u, slices(rows.numbers), rows.inputs)
+    owned = assign_states(realised(learned.network), rows.names, s, u, slices(rows.numbers), rows.inputs)
     notes = [Caveat("model-form", everybody, learned.words)]
     products = learned.products
     if products.used < products.count:
@@ -123,10 +117,8 @@ def system_of(rows: Rows, learned: Learning) -> IdentifiedSystem:
             "running of their time (regime='all': one model of all rows)"
         )
         notes.append(Caveat(REGIME_CHANGED, scope_of(regime.units), text))
-    return IdentifiedSystem(
-        learned.network, found.record, found.found, found.observation, found.noise, np.zeros(sum(rows.inputs)),
-        (False,) * len(rows.names), tuple(notes), regimes,
-    )  # fmt: skip
+    level, same_row = np.zeros(sum(rows.inputs)), (False,) * len(rows.names)
+    return IdentifiedSystem(learned.network, *owned, level, same_row, tuple(notes), regimes)
 
 
 def _drifting(drift: Drift, unit: str, rows: float) -> Caveat:

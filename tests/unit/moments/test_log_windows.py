@@ -11,7 +11,7 @@ import pytest
 from instruments import with_limits
 
 import counterflow as cf
-from counterflow.learning.log_moments import LogMoments, fitted
+from counterflow.learning.log_moments import fitted
 from counterflow.privacy import Ledger, ledger_path
 
 PLANT = cf.random_plant(units=["boiler", "turbine"], outputs=3, rng=2)
@@ -90,31 +90,6 @@ def test_the_joined_estimate_is_that_of_all_moments_stacked():
     assert (np.diag(found.couplings.spread.covariance) >= (1 - 1e-9) * variances).all()  # clipping widens
 
 
-def test_windows_of_equal_noise_are_one_window_with_twice_the_rows():
-    rng = np.random.default_rng(0)
-    bank = joined(1).couplings.windows.bank
-    columns = 1 + 2 * bank.size
-    halves = []
-    for _ in range(2):
-        design = rng.normal(size=(80, columns))
-        design[60:] *= 1e-9  # placebos
-        weights = np.zeros((columns, 2))
-        weights[1:4] = 1.0
-        values = design @ weights + 0.3 * rng.normal(size=(80, 2))
-        bands = np.full((80, 5), 0.2)
-        halves.append(LogMoments(design, bands, 60, values, 0.04 * np.eye(2), 0.0, np.zeros((2, columns - 1))))
-    first, second = halves
-    order = [*range(60), *range(80, 140), *range(60, 80), *range(140, 160)]
-    stacked = LogMoments(
-        *(np.vstack([getattr(first, name), getattr(second, name)])[order] for name in ("design", "bands")),
-        120, np.vstack([first.values, second.values])[order], first.added, 0.0, first.centre,
-    )  # fmt: skip
-    both, one = fitted(halves, bank), fitted([stacked], bank)
-    for name in ("level", "weights", "covariance", "noise"):
-        assert np.allclose(getattr(both, name), getattr(one, name), rtol=1e-6, atol=1e-8), name
-    assert sum(both.shares) == pytest.approx(1.0)
-
-
 def test_a_window_that_says_nothing_takes_nothing_away():
     windows = joined(1).couplings.windows
     for own in windows.units:
@@ -181,14 +156,6 @@ def test_windows_that_make_no_sense_are_not_loaded(tmp_path, what):
     replace(found, couplings=replace(found.couplings, windows=broken[what]())).save(tmp_path / "fit")
     with pytest.raises(cf.StorageError):
         cf.load(tmp_path / "fit")
-
-
-def test_windows_that_do_not_say_where_they_are_add_up_and_the_answer_says_so():
-    first = cf.fit(window(0), privacy=cf.Privacy(2.0, 1e-6, seed=1), memory=30)
-    both = first.update(window(WIDTH), privacy=cf.Privacy(2.0, 1e-6, seed=2))
-    assert both.privacy.epsilon > 2.5
-    (told,) = (caveat for caveat in both.caveats if caveat.code == "private")
-    assert f"epsilon {both.privacy.epsilon:.4g}" in told.text
 
 
 def test_rows_are_not_taken_in_twice():

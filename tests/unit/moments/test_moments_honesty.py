@@ -12,7 +12,6 @@ import counterflow as cf
 from counterflow.cli.privacy_plan import Task, expected_errors
 from counterflow.exchange.projections import COUNTED, SHARES, released
 from counterflow.learning.log_moments import _scale
-from counterflow.learning.moments import clipping_bias
 from counterflow.plant import excitation
 from counterflow.protocol import Moments
 from counterflow.report import write_report
@@ -96,12 +95,6 @@ def test_a_row_moves_the_share_by_what_it_has_of_it():
 def test_a_share_that_is_none_is_refused(clipped):
     with pytest.raises(cf.ProtocolError, match=r"clipped|finite"):
         Moments("boiler", 0, np.ones((2, 1)), np.eye(1), clipped).check()
-
-
-def test_the_shortfall_of_an_estimate_grows_with_what_was_clipped():
-    shares = np.linspace(0.0, 1.0, 50)
-    assert (np.diff([clipping_bias(share) for share in shares]) >= 0).all()
-    assert np.isfinite(clipping_bias(1.0))
 
 
 def test_rows_with_a_small_clip_say_so_too():

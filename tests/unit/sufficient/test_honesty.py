@@ -33,20 +33,6 @@ def test_an_estimate_on_the_stability_bound_says_so():
     assert any(c.code == "stability-bound" for c in answer.caveats)
 
 
-def test_a_dead_sensor_costs_its_channel_not_the_unit():
-    plant = cf.random_plant(["a", "b"], outputs=4, rng=1)
-    recording = plant.simulate(1500, rng=1)
-    rows = {n: (recording[n].y.copy(), recording[n].u) for n in plant.names}
-    rows["a"][0][:, 2] = np.nan
-    found = cf.fit(cf.Recording.from_arrays(rows, units=plant.units), plant.locals())
-    assert found.status.converged
-    assert not found.couplings.doubts
-    assert "rows-left-out" not in {c.code for c in found.caveats}
-    se = found.standard_errors.B
-    free = se > 0
-    assert (np.abs(found.plant.B - plant.B)[free] < 5 * se[free]).all()
-
-
 def test_rows_left_out_of_a_private_message_are_counted():
     """Of any other message nothing is left out."""
     plant = cf.random_plant(["a", "b"], outputs=4, rng=1)
