@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from loopback import Federation
 from tolerances import EXACT
 
@@ -121,28 +121,22 @@ def job_of(method: str = "sufficient", **given: Any) -> Job:
 
 
 def same(found: Any, wanted: Any) -> None:
-    """All numbers of two answers."""
-    compared = 0
-    for name, value in vars(wanted).items():
-        got = getattr(found, name)
-        if name in ("about", "part", "latest"):
-            continue
-        if name == "errors" and value is not None:  # how rows go together: the same windows come of it
-            for end in ("value", "lower", "upper"):
-                one, other = (getattr(each.window().mean, end) for each in (found, wanted))
-                np.testing.assert_allclose(one, other, rtol=EXACT, atol=EXACT, err_msg=f"window {end}")
-        elif isinstance(value, np.ndarray):
-            np.testing.assert_allclose(got, value, rtol=EXACT, atol=EXACT, err_msg=name)
-            compared += 1
-        elif name in ("shares", "through", "compensated", "means"):
+    """All numbers of two answers, with their intervals and windows."""
+
+    def alike(got: Any, value: Any, name: str) -> None:
+        if isinstance(value, Mapping):
             assert set(got) == set(value)
             for key in value:
-                np.testing.assert_allclose(got[key], value[key], rtol=EXACT, atol=EXACT, err_msg=f"{name} {key}")
-            compared += 1
-        elif name == "change":
-            assert {k: dict(v) for k, v in got.items()} == {
-                k: pytest.approx(dict(v), rel=EXACT, abs=EXACT) for k, v in value.items()
-            }
+                alike(got[key], value[key], f"{name} {key}")
+        elif isinstance(value, (np.ndarray, float)):
+            np.testing.assert_allclose(got, value, rtol=EXACT, atol=EXACT, err_msg=name)
         else:
             assert got == value, name
-    assert compared
+
+    names = [each.name for each in fields(wanted) if each.name not in ("about", "latest")]
+    assert names
+    for name in (*names, "channels", "caveats", "level", *(end for end in ("lower", "upper") if hasattr(wanted, end))):
+        alike(getattr(found, name), getattr(wanted, name), name)
+    if wanted.errors is not None:  # how rows go together: the same windows come of it
+        for end in ("value", "lower", "upper"):
+            alike(*(getattr(each.window().mean, end) for each in (found, wanted)), f"window {end}")

@@ -165,7 +165,7 @@ def test_a_unit_that_may_not_ask_is_refused(kind: str, alone: cf.Fit) -> None:
     """The gate asks the policies whatever the question."""
     closed = {name: Policy.from_text(f'unit = "{name}"\n[answers]\nallowed = false\n') for name in alone.names}
     gate = QuestionGate(closed, {unit.name: unit.input_names for unit in alone.server.units})
-    changes, ask = REQUESTS[kind].messages(alone.server, alone.parts["turbine"])
+    changes, ask = REQUESTS[kind].messages(alone.plant, alone.server, alone.parts["turbine"])
     with pytest.raises(PrivacyError, match=r"answers\.allowed"):
         gate.answer(alone.server, "turbine", changes, ask)
 

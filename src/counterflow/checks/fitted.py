@@ -12,7 +12,7 @@ from counterflow.checks.figures import Pen
 from counterflow.checks.material import Material
 from counterflow.checks.verdicts import Check, Kind, Verdict, listed
 from counterflow.exchange.rows import NEARLY
-from counterflow.questions.refusals import DOUBTFUL
+from counterflow.questions.answering import DOUBTFUL
 
 TIME_CONSTANTS = 10  # of the slowest mode that a record should hold
 INTEGRATOR = 1e-6  # distance to the unit circle below which a mode counts as one that never decays

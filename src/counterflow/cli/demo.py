@@ -53,7 +53,7 @@ def _moving(cause: str, lever: str, change: float, effect: str, headline: str) -
     """Move one input of ``cause`` by ``change`` for HELD steps: what happens to ``effect``?"""
     words = f"The {cause.replace('_', ' ')}'s {lever} {change:+g} % for {HELD} minutes: "
     words += f"what happens to the {effect.replace('_', ' ')}?"
-    return report.AskEffect(cause, effect, {lever: change}, HORIZON, HELD, headline, words)
+    return report.AskEffect(cause, effect, {lever: change}, HORIZON, HELD, headline=headline, question=words)
 
 
 QUESTIONS = (
@@ -171,13 +171,14 @@ def look_into(worlds: Worlds, calm: FloatArray, fit: Fit) -> list[Section]:
     valve = calm[start:stop, demo_plant.input_at("water_treatment", "heating steam valve")]
     boiler = demo_plant.outputs_of("boiler")
     world = report.tell(fit, recording, report.AskCounterfactual(
-        "boiler", {"water_treatment": {"heating steam valve": valve}}, start, stop, "drum pressure",
-        f"The feed tank's heating steam valve stood {CLOSING:g} % too far closed from minute {start:g} to "
+        "boiler", {"water_treatment": {"heating steam valve": valve}}, start, stop,
+        headline="drum pressure",
+        question=f"The feed tank's heating steam valve stood {CLOSING:g} % too far closed from minute {start:g} to "
         f"{start + CLOSED - 1:g}: where would the drum pressure have been without that?",
     ))  # fmt: skip
     shares = report.tell(fit, recording, report.AskAttribution(
-        "boiler", start, start + 2 * CLOSED, "drum pressure",
-        f"Who moved the drum pressure from minute {start:g} to {start + 2 * CLOSED - 1:g}?",
+        "boiler", start, start + 2 * CLOSED, headline="drum pressure",
+        question=f"Who moved the drum pressure from minute {start:g} to {start + 2 * CLOSED - 1:g}?",
     ))  # fmt: skip
     lost = 2.0  # bar, if nothing better is known
     if isinstance(world, report.Told) and isinstance(world.answer, Counterfactual):
@@ -187,7 +188,7 @@ def look_into(worlds: Worlds, calm: FloatArray, fit: Fit) -> list[Section]:
         world = replace(world, truth=worlds.again(calm)[start:stop, boiler])
     remedy = report.tell(fit, recording, report.AskRestoration(
         "boiler", {"drum pressure": lost}, {"boiler": ["fuel valve"], "turbine": ["governor valve"]}, BACK,
-        f"What would bring the drum pressure back by {lost:+g} bar within {clock.span(BACK)}?",
+        question=f"What would bring the drum pressure back by {lost:+g} bar within {clock.span(BACK)}?",
     ))  # fmt: skip
     if isinstance(remedy, report.Told) and isinstance(remedy.answer, Restoration):
         remedy = replace(remedy, truth=worlds.ahead(held(remedy.answer.change, BACK))[:, boiler])

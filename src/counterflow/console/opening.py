@@ -93,8 +93,8 @@ def _saved(model: Path, data: Path | Recording | None, policies: Sequence[Path])
     if whole is not None:
         asked, server = whole.running(asked, recording), whole.running(server, None)
         if gate is not None:  # as between machines, controllers answer where their policies let them
-            silent = [name for name, reactor in asked.reactors.items() if reactor.columns and not gate.reacts(name)]
-            asked = asked.running(asked.reactors, silent=silent)
+            loop = asked.running_plant
+            asked = asked.running(loop.units, silent=[name for name in loop.reactors if not gate.reacts(name)])
     checked: Callable[[], Checks] | str = "checks need all parts of a fit: run counterflow check where they are"
     if whole is not None:
         checked = cache(partial(check, whole, recording if whole.privacy is None else None))

@@ -29,12 +29,11 @@ from counterflow.plant import LocalModel, PublicUnit, Recording, Unit
 from counterflow.plant.calendar import Calendar
 from counterflow.protocol import Answer, Ask, Change
 from counterflow.questions.answer import Responder
-from counterflow.questions.answering import Server
+from counterflow.questions.answering import Server, Watch
 from counterflow.questions.asking import KnownUnits, Questions, Source
 from counterflow.questions.effect import AskEffect
 from counterflow.questions.forecast import AskForecast
-from counterflow.questions.parts import Watch
-from counterflow.questions.question import Laws, Request, ask_server
+from counterflow.questions.question import Laws, Request
 from counterflow.questions.registry import QUESTIONS
 
 SERVER = "server"
@@ -138,7 +137,7 @@ class Seat(Questions):
             if self.refusals[AskForecast.tab]:
                 return None
             try:
-                found = ask_server(AskForecast(unit, steps), self.plant, self._without_doubt, self.part_of(unit))
+                found = AskForecast(unit, steps).put(self.plant, self._without_doubt, self.part_of(unit))
             except CounterflowError:
                 return None  # an answer does without it
             mean: FloatArray = found.mean

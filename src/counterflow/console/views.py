@@ -24,8 +24,8 @@ from counterflow.fits.engine import Traffic
 from counterflow.plant import PublicUnit, Unit
 from counterflow.plant.calendar import as_rows
 from counterflow.plant.units import unknown_name
-from counterflow.questions.arguments import check_window
 from counterflow.questions.numbers import finite, series
+from counterflow.questions.question import check_window
 from counterflow.questions.registry import QUESTIONS
 from counterflow.report import Clock
 from counterflow.report.composition import acting_directly, assumptions

@@ -24,8 +24,8 @@ from counterflow.federation.policy import Policy
 from counterflow.federation.question_box import QuestionBox
 from counterflow.plant import Channel, PublicUnit, Unit
 from counterflow.protocol import Answer, Ask, Change, Message, Openings, Refused, decode, encode
+from counterflow.questions.answering import REACTIONS, Watch
 from counterflow.questions.asking import UnitView
-from counterflow.questions.parts import REACTIONS, Watch
 
 
 class PlantView(UnitView):

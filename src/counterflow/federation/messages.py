@@ -12,7 +12,7 @@ from counterflow.exchange.registry import FEDERATED, FROM_LOGS, method_of
 from counterflow.exchange.task import UnitData
 from counterflow.federation.job import QUESTIONS, Job
 from counterflow.protocol import Answer, Message, Reaction, Trial, decode
-from counterflow.questions.parts import REACTIONS
+from counterflow.questions.answering import REACTIONS
 
 ASKING = frozenset({"Openings", "Change", "Ask"})
 SENT_IN_QUESTIONS = ASKING | {"Terms", "Reaction"}

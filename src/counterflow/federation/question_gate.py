@@ -16,11 +16,10 @@ from counterflow.errors import CounterflowError, PrivacyError, ProtocolError, Un
 from counterflow.federation.audit import Audit
 from counterflow.federation.policy import Policy
 from counterflow.protocol import Answer, Ask, Change
-from counterflow.questions.answering import Server
+from counterflow.questions.answering import Server, columns_asked, with_caveats
 from counterflow.questions.attribution import WITHOUT
-from counterflow.questions.parts import with_caveats
+from counterflow.questions.closed_loop import HELD_CODE, REACTING_CODE, SWITCH_CODE
 from counterflow.questions.registry import question
-from counterflow.questions.replicates import HELD_CODE, REACTING_CODE, SWITCH_CODE
 
 CLOSED = "closed-units"
 # what is said of the world that an answer is about, where a unit that has controllers is closed to the asker
@@ -179,7 +178,7 @@ class QuestionGate:
         names = change.input_names
         if names is None:
             raise ProtocolError(f"server: unit {change.unit!r}: a change from another machine names its inputs")
-        return [names[column] for column in question(ask.kind).columns(change)]
+        return [names[column] for column in columns_asked(question(ask.kind), change)]
 
     def _whole(self, change: Change, ask: Ask) -> Change:
         """A change that was allowed, with a column for every input of its unit."""
@@ -189,7 +188,7 @@ class QuestionGate:
             text = f"has no input {missing[0]!r:.100}" if missing else "is asked about without naming an input"
             raise UnknownNameError(f"unit {change.cause!r} {text}: there are {', '.join(names)}")
         values, places = np.zeros((len(change.values), len(names))), [names.index(name) for name in asked]
-        values[:, places] = change.values[:, question(ask.kind).columns(change)]
+        values[:, places] = change.values[:, columns_asked(question(ask.kind), change)]
         return replace(change, values=values, channels=",".join(map(str, places)), inputs="")
 
     def _open_shares(self, asker: str, ask: Ask, parts: tuple[Answer, ...]) -> tuple[Answer, ...]:

@@ -357,7 +357,8 @@ class Fit(Questions):
         >>> u[:, 1] = np.repeat(rng.uniform(-1, 1, 20), 20)  # the target moves
         >>> for t in range(1, 400):
         ...     y[t] = 0.9 * y[t - 1] + 0.1 * u[t - 1, 0] + 0.1 * rng.standard_normal()
-        ...     u[t, 0] = u[t - 1, 0] + law.weights(1.0)[:2] @ (u[[t, t - 1], 1] - y[[t, t - 1], 0])
+        ...     error = u[[t, t - 1], 1] - y[[t, t - 1], 0]
+        ...     u[t, 0] = u[t - 1, 0] + law.gain * (error[0] - error[1] + error[0] / law.integral_time)
         >>> drum = cf.Unit("drum", inputs=["feed", "SP"], outputs=["level"], loops=[cf.Loop("feed", "level", "SP")])
         >>> recording = cf.Recording.from_arrays({"drum": (y, u)}, units=[drum])
         >>> open_loop = cf.fit(recording).with_laws({"drum": {"feed": cf.Manual()}})

@@ -22,7 +22,7 @@ from counterflow.notebook import Table
 from counterflow.plant import Channel, LocalModel, Recording, Unit
 from counterflow.plant.calendar import Span
 from counterflow.plant.recording import UnitRecording
-from counterflow.questions.effect import by_channel
+from counterflow.questions.question import by_channel
 from counterflow.randomness import stream
 
 if TYPE_CHECKING:

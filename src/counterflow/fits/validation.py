@@ -13,7 +13,6 @@ from counterflow.errors import DataError
 from counterflow.exchange.estimators import Estimates
 from counterflow.filtering import kalman_filter
 from counterflow.plant import Plant, Recording
-from counterflow.questions.refusals import refuse_without_rows
 
 if TYPE_CHECKING:
     from counterflow.fits.fit import Fit
@@ -60,7 +59,7 @@ def _served(fit: Fit, recording: Recording, estimates: Mapping[str, Estimates]) 
     """The server's one-step predictions of all states, rows 1..T."""
     if fit.couplings is not None or fit.method == "oracle":
         server = fit.about(recording)
-        refuse_without_rows(server, "validate")
+        server.refuse_without_rows("validate")
         shared = server.shared
         assert shared is not None
         return np.asarray(shared.filter(fit.plant.A, fit.plant.B, fit.plant.Q).predicted[1:])

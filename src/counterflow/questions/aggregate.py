@@ -16,14 +16,13 @@ from counterflow.arrays import FloatArray, frozen
 from counterflow.errors import DataError, OptionError
 from counterflow.notebook import Table
 from counterflow.plant.calendar import Calendar
-from counterflow.protocol import Answer, Ask, Change
-from counterflow.questions import answer
-from counterflow.questions.answer import About, Described, Responder, Surroundings
+from counterflow.protocol import Answer as Message
+from counterflow.protocol import Ask, Change
+from counterflow.questions.answer import About, Answer, Described, Surroundings
+from counterflow.questions.answering import Server, part_of
 from counterflow.questions.numbers import named
-from counterflow.questions.parts import part_of
 from counterflow.questions.phrases import sized
 from counterflow.questions.question import Entry, Form, Request
-from counterflow.questions.server_model import ServerModel
 
 if TYPE_CHECKING:
     import polars
@@ -56,12 +55,10 @@ class AskAggregate(Request):
     unit: str
     phi_1: Sequence[float] | FloatArray
     phi_0: Sequence[float] | FloatArray | None = None
-    headline: str | None = None
-    question: str = ""
 
-    def messages(self, server: Responder, part: UnitPart) -> tuple[list[Change], Ask]:
+    def changes(self, plant: Described, part: UnitPart, rows: slice) -> list[Change]:
         self.vectors(part)
-        return [], Ask(self.unit, self.kind, 0, 1)
+        return []
 
     def vectors(self, part: UnitPart) -> tuple[FloatArray, FloatArray]:
         """phi_1 and phi_0 (P_m,)."""
@@ -81,27 +78,24 @@ class AskAggregate(Request):
         return other, base
 
     @classmethod
-    def respond(cls, server: ServerModel, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
+    def respond(cls, server: Server, changes: Sequence[Change], ask: Ask) -> tuple[Message, ...]:
         own = server.own(ask.unit)
         return (part_of(ask, np.zeros((0, own.stop - own.start))),)
 
-    def answer(self, about: About, part: UnitPart, parts: Sequence[Answer], y: FloatArray | None) -> Aggregate:
-        other, base = self.vectors(part)
+    def answer(self, about: About, y: FloatArray | None) -> Aggregate:
+        other, base = self.vectors(about.part)
         with np.errstate(over="ignore", invalid="ignore"):
-            mean = np.asarray(part.model.C @ (other - base))
+            mean = np.asarray(about.part.model.C @ (other - base))
         if not np.isfinite(mean).all():
             raise DataError(f"aggregate_effect: phi of unit {self.unit!r} is too large for double precision")
-        return Aggregate(
-            unit=self.unit, channels=part.unit.output_names, mean=frozen(mean), phi_1=frozen(other),
-            phi_0=frozen(base), caveats=about.caveats, about=about,
-        )  # fmt: skip
+        return Aggregate(about=about, mean=frozen(mean), phi_1=frozen(other), phi_0=frozen(base))
 
-    def words(self, plant: Described, calendar: Calendar | None = None) -> str:
-        return self.question or QUESTION.format(unit=self.unit)
+    def asked(self, plant: Described, calendar: Calendar | None) -> str:
+        return QUESTION.format(unit=self.unit)
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class Aggregate(answer.Answer):
+class Aggregate(Answer):
     """Change ``mean`` (D_m,) of a unit's outputs if the joint effect of all others' inputs were phi_1, not phi_0.
 
     It stands for ``mean`` where numbers are needed: ``np.asarray(answer)``.
@@ -109,7 +103,6 @@ class Aggregate(answer.Answer):
 
     kind = "aggregate"
 
-    unit: str
     mean: FloatArray
     phi_1: FloatArray
     phi_0: FloatArray

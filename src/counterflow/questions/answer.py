@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -26,45 +26,38 @@ from counterflow.plant.units import Channel, PublicUnit, Unit, unknown_name
 from counterflow.protocol import Answer as Message
 from counterflow.protocol import Ask, Change
 from counterflow.questions.numbers import channel_label, channels_json, long_frame, named, of_channel, plain
-from counterflow.questions.parts import Watch
-from counterflow.questions.peaks import Peak
-from counterflow.questions.replicates import Replicates, world_of
-from counterflow.questions.timeline import Timeline, during
-from counterflow.questions.window import JointErrors, Window
+from counterflow.questions.phrases import Peak, world_of
+from counterflow.questions.replicates import Replicates
+from counterflow.questions.timeline import Timeline
+from counterflow.questions.window import JointErrors, Window, band
 
 if TYPE_CHECKING:
     import pandas
     import polars
     from matplotlib.figure import Figure
 
+    from counterflow.exchange.part import UnitPart
     from counterflow.plant.calendar import Moment
+    from counterflow.questions.answering import Watch
     from counterflow.questions.plots import Line
 
 
 class Responder(Protocol):
-    """Whom a unit asks: knows the units' names and input channels, and carries a question to where it is answered."""
+    """Whom a unit asks: carries a question to where it is answered."""
 
     @property
     def link(self) -> str | None:
         """What the files of units that may ask refer to; None: anything."""
-        ...
 
     @property
     def rows(self) -> int:
         """How many rows questions about the past can refer to."""
-        ...
-
-    def unit(self, name: str) -> PublicUnit:
-        """The unit of that name, as far as others know it."""
-        ...
 
     def ask(self, changes: Sequence[Change], ask: Ask, watch: Watch | None = None) -> tuple[Message, ...]:
         """The answer to a question, in parts."""
-        ...
 
     def supposing(self, laws: Mapping[str, Mapping[str, Law]]) -> Responder:
         """The same where controllers follow other laws, {unit: {input: law}}."""
-        ...
 
 
 class Surroundings(Protocol):
@@ -89,23 +82,28 @@ class Described(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class About:
-    """What an answer needs to speak of itself: its request, the channels and their noise, the time step, caveats."""
+    """What an answer is made of, and needs to speak of itself: its request, and what the server has said."""
 
     request: Any
     plant: Described
-    outputs: tuple[Channel, ...]
-    noise: FloatArray  # (D_m,) standard deviation of each output: makes changes of unlike channels comparable
+    part: UnitPart
+    parts: Sequence[Message]
     caveats: tuple[Caveat, ...]
     server: Responder
     calendar: Calendar | None = None  # of the rows that the question refers to, where dates are known
 
-    def during(self, start: int, stop: int) -> str:
-        """ "in rows 3 to 9", or "from 2024-11-01 14:00 to 14:06 CET" where dates are known."""
-        return during(start, stop, self.dt, self.calendar)
-
     @property
     def dt(self) -> float:
         return self.plant.dt
+
+    @property
+    def outputs(self) -> tuple[Channel, ...]:
+        return self.part.unit.outputs
+
+    @cached_property
+    def noise(self) -> FloatArray:
+        """(D_m,) standard deviation of each output: makes changes of unlike channels comparable."""
+        return np.sqrt(np.diag(self.part.model.R))
 
     def input(self, unit: str, name: str) -> Channel:
         """An input channel of any unit."""
@@ -114,7 +112,7 @@ class About:
 
     def output(self, name: str) -> int:
         """Index of an output channel."""
-        names = tuple(channel.name for channel in self.outputs)
+        names = self.part.unit.output_names
         if name not in names:
             raise unknown_name(f"output of unit {self.request.asker!r}", name, names)
         return names.index(name)
@@ -122,11 +120,7 @@ class About:
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Answer(ABC):
-    """What every answer is, whoever asked: its values stand in a subclass, one for each kind of question.
-
-    ``channels``: the outputs that it is about. ``level`` of its intervals, None where there are none; ``errors``: how
-    far its rows may be off together; ``running``: where controllers react, every replicate as a whole world.
-    """
+    """What every answer is, whoever asked: its values stand in a subclass, one for each kind of question."""
 
     kind: ClassVar[str]
     verbs: ClassVar[tuple[str, str]] = "would fall by {}", "would rise by {}"  # what a window's mean is said with
@@ -136,12 +130,7 @@ class Answer(ABC):
     panel: ClassVar[str] = ""  # of a picture, before the channel's name
     zero: ClassVar[bool] = False  # whether a picture has a line there
 
-    channels: tuple[str, ...]
-    caveats: tuple[Caveat, ...] = ()
-    about: About = field(default=None)  # type: ignore[assignment]
-    level: float | None = None
-    errors: JointErrors | None = None
-    running: Replicates | None = None
+    about: About
 
     # ---- what a kind of question adds
 
@@ -217,13 +206,43 @@ class Answer(ABC):
 
     def title(self) -> str:
         """Of a picture."""
-        return str(self.about.request.asker)
+        return self.unit
 
     def changed(self, places: Any) -> list[tuple[Any, Any]]:
         """Where along an axis inputs are others."""
         return []
 
     # ---- written once
+
+    @property
+    def unit(self) -> str:
+        """Whose outputs it is about."""
+        return str(self.about.request.asker)
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """The outputs that it is about."""
+        return self.about.part.unit.output_names
+
+    @property
+    def caveats(self) -> tuple[Caveat, ...]:
+        """What it must be read with."""
+        return self.about.caveats
+
+    @cached_property
+    def errors(self) -> JointErrors | None:
+        """How far its rows may be off together; None: that is not known."""
+        return JointErrors.from_parts(self.about.part, self.about.parts, self.predictive)
+
+    @property
+    def level(self) -> float | None:
+        """Of its intervals; None where there are none."""
+        return None if self.errors is None else self.about.request.level
+
+    @cached_property
+    def running(self) -> Replicates | None:
+        """Where controllers react, every replicate as a whole world."""
+        return Replicates.from_parts(self.about.part, self.about.parts)
 
     @property
     def controllers(self) -> str:
@@ -260,16 +279,13 @@ class Answer(ABC):
             value, last = float(course[row, k]), float(course[-1, k])
             size = float(np.abs(np.nan_to_num(value)) / self.about.noise[k])
             row += self.timeline.first
-            out.append(Peak(self.about.request.asker, self.about.outputs[k], row, value, low, high, size, last))
+            out.append(Peak(self.unit, self.about.outputs[k], row, value, low, high, size, last))
         return out
 
     def peak(self, channel: str | None) -> Peak:
         """Of one channel; None: the largest of all."""
-        return next(peak for peak in self.peaks if channel in (None, peak.channel.name))
-
-    def peaks_json(self) -> list[dict[str, Any]]:
-        key, more = self.timeline.peak
-        return [peak.to_json(key, more) for peak in self.peaks]
+        k = self.chosen(channel)
+        return next(peak for peak in self.peaks if peak.channel.name == self.channels[k])
 
     def on_average(self, k: int) -> str:
         """What is certain of the window as a whole where a controller switches; "" elsewhere."""
@@ -339,9 +355,8 @@ class Answer(ABC):
         return "\n".join([self.sentence(), *tables, *notes])
 
     def __repr__(self) -> str:
-        told = "" if self.about is None else f": {notebook.short(self.sentence())}"
         failing = f", verdict {FAILS}" if self.verdict == FAILS else ""
-        return f"<{type(self).__name__}{failing}{told}>"
+        return f"<{type(self).__name__}{failing}: {notebook.short(self.sentence())}>"
 
     def _repr_html_(self) -> str:
         picture = notebook.picture(self.plot, self.kind)
@@ -351,3 +366,47 @@ class Answer(ABC):
     def channel_cells(self, k: int, values: Sequence[float], digits: int | None = None) -> list[str]:
         """A row of a table: a channel with its unit of measure, and numbers with their signs."""
         return [channel_label(self.about.outputs[k]), *(wording.number(float(v), digits, sign=True) for v in values)]
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Expected(Answer):
+    """An answer that says what outputs are expected to do: ``mean`` (n, D_m), between ``lower`` and ``upper``.
+
+    ``unsure``: variances (n, D_m) of what its rows are off besides.
+    """
+
+    mean: FloatArray
+    unsure: FloatArray | float = 0.0
+
+    @cached_property
+    def _ends(self) -> tuple[FloatArray | None, FloatArray | None]:
+        if self.errors is None:
+            return None, None
+        return band(self.mean, np.sqrt(np.maximum(self.errors.variances + self.unsure, 0.0)), self.level)
+
+    @property
+    def lower(self) -> FloatArray | None:
+        """Lower ends (n, D_m) of its intervals; None where the method gives none."""
+        return self._ends[0]
+
+    @property
+    def upper(self) -> FloatArray | None:
+        """Upper ends (n, D_m)."""
+        return self._ends[1]
+
+    def ends(self, row: int, k: int) -> tuple[float | None, float | None]:
+        """Lower and upper bound of channel k in a row, if there are any."""
+        if self.lower is None or self.upper is None:
+            return None, None
+        return float(self.lower[row, k]), float(self.upper[row, k])
+
+    @property
+    def course(self) -> FloatArray:
+        return self.mean
+
+    @property
+    def bounds(self) -> tuple[FloatArray | None, FloatArray | None]:
+        return self._ends
+
+    def columns(self) -> Mapping[str, FloatArray | None]:
+        return {"mean": self.mean, "lower": self.lower, "upper": self.upper}

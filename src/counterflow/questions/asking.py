@@ -23,13 +23,13 @@ from counterflow.plant.units import PublicUnit, Unit, unit_named
 from counterflow.protocol.questions import HELD, REACTING
 from counterflow.questions.aggregate import Aggregate, AskAggregate
 from counterflow.questions.answer import Described, Responder
+from counterflow.questions.answering import Watch
 from counterflow.questions.attribution import AskAttribution, Attribution
 from counterflow.questions.counterfactual import AskCounterfactual, Counterfactual
 from counterflow.questions.effect import AskEffect, Effect
 from counterflow.questions.forecast import AskForecast, Forecast
-from counterflow.questions.parts import Watch
 from counterflow.questions.paths import AskPaths, Paths
-from counterflow.questions.question import Request, ask_server
+from counterflow.questions.question import Request
 from counterflow.questions.registry import QUESTIONS
 from counterflow.questions.restoration import AskRestoration, Restoration
 from counterflow.questions.trajectory import Trajectories
@@ -94,43 +94,43 @@ class Questions(ABC):
 
     def ask(self, request: Request, recording: Recording | None = None, watch: Watch | None = None) -> Any:
         """The answer to a request of any kind."""
-        (wanted,), source = self._supposing([request], self.source(type(request), recording))
-        return self._put(wanted, source, recording, watch)
+        return self._answers([request], recording, watch)[0]
 
     def ask_all(
         self, requests: Iterable[Request], recording: Recording | None = None, watch: Watch | None = None
     ) -> Trajectories[Any]:
         """The answers to one request about several units' outputs, by their names."""
         wanted = list(requests)
-        wanted, source = self._supposing(wanted, self.source(type(wanted[0]), recording))
-        return Trajectories({request.asker: self._put(request, source, recording, watch) for request in wanted})
+        names = [request.asker for request in wanted]
+        return Trajectories(zip(names, self._answers(wanted, recording, watch), strict=True))
 
-    def _supposing(self, requests: list[Request], source: Source) -> tuple[list[Request], Source]:
-        """One request about some units, and whom to ask where controllers are supposed to follow other laws.
+    def _answers(self, requests: list[Request], recording: Recording | None, watch: Watch | None) -> list[Any]:
+        """To one request about some units.
 
-        Whoever asks may suppose them for all its questions, or in the request itself, which then has them all.
+        Whoever asks may suppose other laws of controllers for all its questions, or in the request itself, which then
+        has them all.
         """
         first, own = requests[0], supposed_laws(self.parts)
+        responder, measurements = self.source(type(first), recording)
         asked = getattr(first, "laws", None) or {}
         laws = {name: {**own.get(name, {}), **asked.get(name, {})} for name in dict.fromkeys([*own, *asked])}
-        if not laws or not (first.of_worlds or first.held_only):
-            return requests, source
-        if first.held_only or getattr(first, "controllers", None) == HELD:
-            raise OptionError(
-                f'{first.kind}: laws say what controllers would do, so that they go with controllers="reacting"',
-                code="laws-held",
-            )
-        reacting = [replace(cast(Any, request), controllers=REACTING, laws=laws) for request in requests]
-        return reacting, source._replace(responder=source.responder.supposing(laws))
-
-    def _put(self, request: Request, source: Source, recording: Recording | None, watch: Watch | None) -> Any:
-        request = self.in_rows(request, recording)
-        part = self.part_of(request.asker)
-        if own := (getattr(request, "laws", None) or {}).get(request.asker):
-            part = with_laws(part, own)
-        y = source.measurements(request.asker)
-        calendar = self.calendar if recording is None else recording.calendar
-        return ask_server(request, self.plant, source.responder, part, y, watch, calendar)
+        if not (first.of_worlds or first.held_only):
+            laws = {}
+        elif laws:
+            if first.held_only or getattr(first, "controllers", None) == HELD:
+                raise OptionError(
+                    f'{first.kind}: laws say what controllers would do, so that they go with controllers="reacting"',
+                    code="laws-held",
+                )
+            requests = [replace(cast(Any, request), controllers=REACTING, laws=laws) for request in requests]
+            responder = responder.supposing(laws)
+        calendar, found = self.calendar if recording is None else recording.calendar, []
+        for request in requests:
+            wanted, name = self.in_rows(request, recording), request.asker
+            part = self.part_of(name)
+            part = with_laws(part, laws[name]) if name in laws else part
+            found.append(wanted.put(self.plant, responder, part, measurements(name), watch, calendar))
+        return found
 
     def in_rows(self, request: Request, recording: Recording | None = None) -> Request:
         """A request whose dates and durations are rows and steps, and whose tables are arrays by their names."""
@@ -185,9 +185,7 @@ class Questions(ABC):
         >>> answer.mean.shape, bool((answer.lower < answer.upper).all())
         ((5, 8), True)
         """
-        request = AskEffect(
-            cause, effect, change, cast(Any, horizon), cast(Any, duration), level=level, controllers=controllers
-        )
+        request = AskEffect(cause, effect, change, horizon, duration, level=level, controllers=controllers)
         return self.ask(request, watch=watch)  # type: ignore[no-any-return]
 
     def paths(
@@ -205,8 +203,7 @@ class Questions(ABC):
         >>> bool(abs(found.direct).max() == 0), bool((found.through["b"] == found.total).all())
         (True, True)
         """
-        request = AskPaths(cause, effect, change, cast(Any, horizon), cast(Any, duration))
-        return self.ask(request, watch=watch)  # type: ignore[no-any-return]
+        return self.ask(AskPaths(cause, effect, change, horizon, duration), watch=watch)  # type: ignore[no-any-return]
 
     def counterfactual(
         self, recording: Recording | None = None, do: Mapping[str, Any] | None = None, start: Moment = 0,
@@ -232,11 +229,9 @@ class Questions(ABC):
         >>> worlds["turbine"].mean.shape
         (50, 8)
         """
-        window = cast(Any, start), cast(Any, stop)
-        wanted = [
-            AskCounterfactual(name, do, *window, add=add, level=level, controllers=controllers) for name in self.parts
-        ]
-        return self.ask_all(wanted, recording, watch=watch)
+        more: dict[str, Any] = {"add": add, "level": level, "controllers": controllers}
+        wanted = [AskCounterfactual(name, do, start, stop, **more) for name in self.parts]
+        return self.ask_all(wanted, recording, watch)
 
     def forecast(
         self, recording: Recording | None = None, horizon: Span = 50, plan: Mapping[str, Any] | None = None,
@@ -248,10 +243,8 @@ class Questions(ABC):
         Bands are predictive: for the next measurements, with state, couplings and measurement noise uncertain.
         ``controllers``: "held" or "reacting", as in ``effect``; a loop whose target nobody records is taken to rest.
         """
-        wanted = [
-            AskForecast(name, cast(Any, horizon), plan, level=level, controllers=controllers) for name in self.parts
-        ]
-        return self.ask_all(wanted, recording, watch=watch)
+        wanted = [AskForecast(name, horizon, plan, level=level, controllers=controllers) for name in self.parts]
+        return self.ask_all(wanted, recording, watch)
 
     def attribute(
         self, recording: Recording | None = None, unit: str | None = None, start: Moment = 0,
@@ -263,8 +256,8 @@ class Questions(ABC):
         state at the start of the window, and the rest. ``controllers``: "held" or "reacting", as in ``effect``; where
         they react, the answer says what they compensated, too.
         """
-        request = AskAttribution(self._only(unit), cast(Any, start), cast(Any, stop), controllers=controllers)
-        return self.ask(request, recording, watch=watch)  # type: ignore[no-any-return]
+        request = AskAttribution(self._only(unit), start, stop, controllers=controllers)
+        return self.ask(request, recording, watch)  # type: ignore[no-any-return]
 
     def restore(
         self, unit: str, target: Mapping[str, float], using: Sequence[str] | Mapping[str, Sequence[str]],
@@ -276,7 +269,7 @@ class Questions(ABC):
         the channels' limits; a target that cannot be reached is said so, with the nearest that can. ``controllers``:
         "held" or "reacting", as in ``effect``.
         """
-        request = AskRestoration(unit, target, using, cast(Any, horizon), tolerance=tolerance, controllers=controllers)
+        request = AskRestoration(unit, target, using, horizon, tolerance=tolerance, controllers=controllers)
         return self.ask(request, watch=watch)  # type: ignore[no-any-return]
 
     def aggregate_effect(

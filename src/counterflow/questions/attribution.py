@@ -16,21 +16,17 @@ from counterflow.caveats import EVERYBODY, Caveat
 from counterflow.errors import UnknownNameError, UnstableError
 from counterflow.notebook import Table
 from counterflow.plant.calendar import Calendar
-from counterflow.protocol import Answer, Ask, Change
-from counterflow.questions import answer
-from counterflow.questions.answer import About, Described, Responder, Surroundings
-from counterflow.questions.arguments import check_window, check_world
+from counterflow.protocol import Answer as Message
+from counterflow.protocol import Ask, Change
+from counterflow.questions.answer import About, Answer, Described, Surroundings
+from counterflow.questions.answering import BASELINE, Server, part_of, with_caveats
 from counterflow.questions.numbers import finite, mean_over_rows, named
-from counterflow.questions.parts import BASELINE, part_of
-from counterflow.questions.peaks import SHOWN
+from counterflow.questions.phrases import SHOWN, world_words
 from counterflow.questions.question import CONTROLLERS, LAWS, START, STOP, AskWorlds, Entry, Form
-from counterflow.questions.replicates import world_words
-from counterflow.questions.server_model import ServerModel
 from counterflow.questions.timeline import Rows, asked_rows
 from counterflow.recurrence import linear_recurrence
 
 if TYPE_CHECKING:
-    from counterflow.exchange.part import UnitPart
     from counterflow.questions.plots import Line
 
 INITIAL, REST = "initial state", "rest"
@@ -41,6 +37,10 @@ QUESTION = "Who moved {unit} {when}?"
 ANSWER = "{unit} {channel} was {size} {side} its usual level {when}{world}: {shares}.{taken}"
 TAKEN = " In that, controllers have taken off {}."
 UNMEASURED = "{unit} {channel} was not measured {when}."
+SLOW = (
+    "the slowest mode outlasts the record, so that the usual level, and with it the share of the first state, are "
+    "extrapolated far: compare movements, not levels"
+)
 TABLE = "{unit}: means over rows {first} to {last}, against the usual level"
 
 
@@ -61,19 +61,11 @@ class AskAttribution(AskWorlds):
     windowed = True
 
     unit: str
-    start: int = 0
-    stop: int | None = None
-    headline: str | None = None
-    question: str = ""
-
-    def messages(self, server: Responder, part: UnitPart) -> tuple[list[Change], Ask]:
-        stop = server.rows if self.stop is None else self.stop
-        check_window("attribute", server.rows, self.start, stop)
-        world = check_world("attribute", self.controllers)
-        return [], Ask(self.unit, self.kind, self.start, stop - self.start, world)
+    start: Any = 0  # a row, a date, or a time
+    stop: Any = None
 
     @classmethod
-    def respond(cls, server: ServerModel, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
+    def respond(cls, server: Server, changes: Sequence[Change], ask: Ask) -> tuple[Message, ...]:
         """Shares of every unit's inputs (their departure from their mean), of the state at the start, the baseline.
 
         Where controllers react, a unit's share is that of its inputs which no controller moves, and what controllers
@@ -98,20 +90,14 @@ class AskAttribution(AskWorlds):
             shares[name] = -server.mean_response(back, ask.first, reacting)
             if reacting and not locked:
                 shares[f"{WITHOUT}{name}"] = -server.mean_response(back, ask.first, False)
-        return tuple(part_of(ask, values[:, own], share=name) for name, values in shares.items())
+        parts = [part_of(ask, values[:, own], share=name) for name, values in shares.items()]
+        slow = server.radius > 1 - 1 / server.rows
+        return with_caveats(parts, [Caveat("slow-mode", EVERYBODY, SLOW)] if slow else [])
 
-    @classmethod
-    def caveats(cls, server: ServerModel, parts: Sequence[Answer]) -> list[Caveat]:
-        text = (
-            "the slowest mode outlasts the record, so that the usual level, and with it the share of the first state, "
-            "are extrapolated far: compare movements, not levels"
-        )
-        return [Caveat("slow-mode", EVERYBODY, text)] if server.radius > 1 - 1 / server.rows else []
-
-    def answer(self, about: About, part: UnitPart, parts: Sequence[Answer], y: FloatArray | None) -> Attribution:
+    def answer(self, about: About, y: FloatArray | None) -> Attribution:
         assert y is not None
-        mapped = {piece.share: part.seen_in(piece.mean) for piece in parts}
-        baseline = part.at_level(mapped.pop(BASELINE))
+        mapped = {piece.share: about.part.seen_in(piece.mean) for piece in about.parts}
+        baseline = about.part.at_level(mapped.pop(BASELINE))
         departure = y[self.start : self.start + len(baseline)] - baseline
         initial = mapped.pop(INITIAL)
         alone = {share: mapped.pop(share) for share in list(mapped) if share.startswith(WITHOUT)}
@@ -119,14 +105,13 @@ class AskAttribution(AskWorlds):
         answered = {name: alone[f"{WITHOUT}{name}"] - mapped[name] for name in mapped if f"{WITHOUT}{name}" in alone}
         shares[REST] = departure - sum(shares.values())
         return Attribution(
-            unit=self.unit, channels=part.unit.output_names, first=self.start, baseline=frozen(baseline),
-            departure=frozen(departure), caveats=about.caveats, about=about,
+            about=about, baseline=frozen(baseline), departure=frozen(departure),
             shares=MappingProxyType({name: frozen(values) for name, values in shares.items()}),
             compensated=MappingProxyType({name: frozen(values) for name, values in answered.items()}),
         )  # fmt: skip
 
-    def words(self, plant: Described, calendar: Calendar | None = None) -> str:
-        return self.question or QUESTION.format(unit=self.unit, when=asked_rows(self.start, self.stop, calendar))
+    def asked(self, plant: Described, calendar: Calendar | None) -> str:
+        return QUESTION.format(unit=self.unit, when=asked_rows(self.start, self.stop, calendar))
 
 
 def share_label(unit: str, share: str) -> str:
@@ -135,7 +120,7 @@ def share_label(unit: str, share: str) -> str:
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class Attribution(answer.Answer):
+class Attribution(Answer):
     """Who moved a unit's outputs in a window: an exact split of their departure from the usual level.
 
     ``departure`` (rows, D_m) = measured - ``baseline``; ``shares`` maps every unit's name (its inputs), "initial state"
@@ -148,12 +133,15 @@ class Attribution(answer.Answer):
     drawn = 1
     zero = True
 
-    unit: str
-    first: int
     baseline: FloatArray
     departure: FloatArray
     shares: Mapping[str, FloatArray]
     compensated: Mapping[str, FloatArray] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def first(self) -> int:
+        """The first of its rows."""
+        return int(self.about.request.start)
 
     @property
     def timeline(self) -> Rows:

@@ -3,36 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from counterflow import wording
 from counterflow.arrays import FloatArray, frozen
-from counterflow.caveats import Caveat
 from counterflow.errors import OptionError
 from counterflow.notebook import Table
 from counterflow.plant.calendar import Calendar
-from counterflow.protocol import Answer, Ask, Change
-from counterflow.questions.answer import About, Described, Responder, Surroundings
-from counterflow.questions.arguments import (
-    check_level,
-    check_window,
-    check_world,
-    refuse_beyond_limits,
-    replacements,
-)
+from counterflow.protocol import Change
+from counterflow.questions.answer import About, Described, Surroundings
+from counterflow.questions.answering import RECORDED
 from counterflow.questions.numbers import channel_label
-from counterflow.questions.parts import RECORDED, later_in_worlds, later_rows
-from counterflow.questions.peaks import Peak, band, deviation, peak_table
-from counterflow.questions.phrases import moved, plainly, sideways, with_verb
-from counterflow.questions.question import CONTROLLERS, LAWS, LEVEL, START, STOP, AskWorlds, Entry, Form
-from counterflow.questions.refusals import without_interval
-from counterflow.questions.replicates import Replicates, laws_words, world_words
-from counterflow.questions.server_model import ServerModel
+from counterflow.questions.phrases import (
+    Peak,
+    laws_words,
+    moved,
+    peak_table,
+    plainly,
+    sideways,
+    with_verb,
+    world_words,
+)
+from counterflow.questions.question import (
+    CONTROLLERS,
+    LAWS,
+    LEVEL,
+    START,
+    STOP,
+    AskWorlds,
+    Entry,
+    Form,
+    changed_inputs,
+)
 from counterflow.questions.timeline import asked_rows
 from counterflow.questions.trajectory import Trajectory
+from counterflow.questions.window import band
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -67,84 +75,44 @@ class AskCounterfactual(AskWorlds):
     )  # fmt: skip
     of_past = True
     windowed = True
+    of_intervals = True
 
     unit: str
     do: Mapping[str, Any] | None
-    start: int = 0
-    stop: int | None = None
-    headline: str | None = None
-    question: str = ""
+    start: Any = 0  # a row, a date, or a time
+    stop: Any = None
     add: Mapping[str, Any] | None = field(default=None, kw_only=True)
     level: float = field(default=0.95, kw_only=True)
     clause: str = field(default="", kw_only=True)
 
-    def messages(self, server: Responder, part: UnitPart) -> tuple[list[Change], Ask]:
-        stop = server.rows if self.stop is None else self.stop
-        check_window(self.kind, server.rows, self.start, stop)
-        check_level(self.kind, self.level)
+    def changes(self, plant: Described, part: UnitPart, rows: slice) -> list[Change]:
         for given in (self.do, self.add):
             if not (given is None or isinstance(given, Mapping)) or not (self.do or self.add or self.laws):
                 raise OptionError(
                     "counterfactual: do (and add) must be {unit: {input channel: values}} or {unit: array}, and not "
                     "empty"
                 )
-        changes = []
-        for whole, absolute in ((self.do or {}, True), (self.add or {}, False)):
-            for cause, given in whole.items():
-                source = server.unit(cause)
-                values, channels = replacements(source, given, stop - self.start)
-                refuse_beyond_limits(source, values, absolute=absolute, channels=channels)
-                changes.append(Change(self.unit, cause, absolute, self.start, ",".join(map(str, channels)), values))
-        world = check_world("counterfactual", self.controllers)
-        return changes, Ask(self.unit, self.kind, self.start, stop - self.start, world)
+        return [
+            changed_inputs(self.unit, plant.unit(cause), given, rows, absolute)
+            for whole, absolute in ((self.do or {}, True), (self.add or {}, False))
+            for cause, given in whole.items()
+        ]
 
-    @classmethod
-    def respond(cls, server: ServerModel, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
-        for change in changes:
-            if not change.absolute:
-                _refuse_leaving_limits(server, change)
-        aligned = []
-        for change in server.departures(changes):
-            values, first = change.values, change.first
-            if server.point(change.cause).same_row:  # the input of a row stands one row earlier in the model
-                values, first = (values, first - 1) if first else (values[1:], 0)
-            if len(values):
-                aligned.append(replace(change, first=first, values=values))
-        early = min([ask.first, *(change.first for change in aligned)])
-        whole = replace(ask, first=early, steps=ask.first + ask.steps - early)
-        factual = server.u[server.window(whole)]
-        schedule = server.schedule(aligned, factual, early) - factual
-        # row ``first`` itself is not yet touched: its input acts on the next one
-        delayed = np.vstack([np.zeros(schedule.shape[1]), schedule[:-1]])
-        rows, late = len(delayed), ask.first - early
-        found = tuple(
-            later_rows(part, late) if len(part.mean) == rows else later_in_worlds(part, late, rows)
-            for part in server.difference(delayed, whole, early)
-        )
-        recorded = server.recorded(ask)
-        return found if recorded is None else (*found, recorded)
-
-    @classmethod
-    def caveats(cls, server: ServerModel, parts: Sequence[Answer]) -> list[Caveat]:
-        return without_interval(server, parts)
-
-    def answer(self, about: About, part: UnitPart, parts: Sequence[Answer], y: FloatArray | None) -> Counterfactual:
+    def answer(self, about: About, y: FloatArray | None) -> Counterfactual:
         assert y is not None
-        found, *more = parts
-        recorded = [piece for piece in more if piece.share == RECORDED]
-        measured = y[self.start : self.start + len(found.mean)]
-        was, doubt, C = np.array(measured), np.zeros_like(measured), part.model.C
-        for states in recorded:  # of rows in which something was not measured: what it is estimated to have been
-            missing = np.isnan(measured)
-            was[missing] = part.at_level(part.seen_in(states.mean))[missing]
-            spread = deviation(states, C, np.diag(part.model.R))
-            assert spread is not None
-            doubt[missing] = np.square(spread)[missing]
-        world: Counterfactual = Counterfactual.from_states(
-            about, part, parts, was + part.seen_in(found.mean), doubt, first=self.start, factual=frozen(measured),
-            was=frozen(was), running=Replicates.from_parts(part, more, len(measured)),
+        part, states = about.part, about.parts[0].mean
+        measured = y[self.start : self.start + len(states)]
+        was, unsure, missing = np.array(measured), np.zeros_like(measured), np.isnan(measured)
+        for piece in about.parts:
+            if piece.share == RECORDED:  # in rows that were not measured: what it is estimated to have been
+                was[missing] = part.at_level(part.seen_in(piece.mean))[missing]
+                blocks = piece.covariance.reshape(*piece.mean.shape, -1)
+                found = np.einsum("di,tij,dj->td", part.model.C, blocks, part.model.C) + np.diag(part.model.R)
+                unsure[missing] = np.maximum(found, 0.0)[missing]
+        return Counterfactual(
+            about=about, mean=frozen(was + part.seen_in(states)), first=self.start, factual=frozen(measured),
+            was=frozen(was), unsure=unsure,
         )  # fmt: skip
-        return world
 
     @property
     def only_laws(self) -> bool:
@@ -165,32 +133,14 @@ class AskCounterfactual(AskWorlds):
                 changes += [(unit, name, added, value) for name, value in channels.items()]
         return past_words(plant, changes)
 
-    def words(self, plant: Described, calendar: Calendar | None = None) -> str:
+    def asked(self, plant: Described, calendar: Calendar | None) -> str:
         when = asked_rows(self.start, self.stop, calendar)
-        return self.question or QUESTION.format(change=self.had(plant), when=when, unit=self.unit)
+        return QUESTION.format(change=self.had(plant), when=when, unit=self.unit)
 
 
 def _values(given: Any) -> list[Any]:
     """The numbers or series that are given for a unit's inputs."""
     return list(given.values()) if isinstance(given, Mapping) else [given]
-
-
-def _refuse_leaving_limits(server: ServerModel, change: Change) -> None:
-    """What is added to recorded inputs must keep them within their limits; how they were stays the server's."""
-    source, point, own = server.unit(change.cause), server.point(change.cause), server.input_slices[change.cause]
-    skipped = int(point.same_row and change.first == 0)  # the input of row 0 acted before anything was recorded
-    values = change.values[skipped:]
-    first = change.first + skipped - point.same_row
-    recorded = server.u[first : first + len(values), own] + point.input_level
-    values = values[: len(recorded)]
-    for k in change.columns:
-        limits = source.inputs[k].limits
-        there = recorded[:, k] + values[:, k]
-        if limits is not None and ((there < limits[0]) | (there > limits[1])).any():
-            raise OptionError(
-                f"unit {change.cause!r}, input {source.inputs[k].name!r}: with this added it would leave its "
-                f"limits {limits[0]:g} to {limits[1]:g}; add less"
-            )
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -260,11 +210,10 @@ class Counterfactual(Trajectory):
     def labels_of(cls, worlds: Sequence[Counterfactual]) -> dict[str, Any]:
         first = worlds[0]
         whole = _changed(first.about.request)
-        key, more = first.timeline.peak
         return {
             "causes": list(whole), "effect": first.unit if len(worlds) == 1 else None, "change": whole,
             "start": first.first, "stop": first.stop, "level": first.level,
-            "most_affected": [peak.to_json(key, more) for peak in _peaks(worlds)],
+            "most_affected": [peak.to_json(first.timeline) for peak in _peaks(worlds)],
         }  # fmt: skip
 
     def page(self, around: Surroundings) -> dict[str, Any]:
@@ -290,7 +239,7 @@ class Counterfactual(Trajectory):
         channel, axis, level = self.about.outputs[k], self.timeline.axis(), self.level or 0.0
         total, spread, unit = self.window().summed(k)
         apart = self.difference[:, k]
-        by_row = (apart, *band(apart, None if self.errors is None else self.errors.of_rows(k), level))
+        by_row = (apart, *band(apart, None if self.errors is None else np.sqrt(self.errors.variances[:, k]), level))
         measured = Line("measured", self.factual[:, k], look={"color": "0.2", "linewidth": 1.0})
         world = Line.banded(self.answered, (self.mean, self.lower, self.upper), COLOURS[0], k)
         groups = [

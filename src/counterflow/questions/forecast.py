@@ -9,34 +9,33 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from counterflow import wording
-from counterflow.arrays import FloatArray
+from counterflow.arrays import FloatArray, frozen
 from counterflow.caveats import EVERYBODY, Caveat
 from counterflow.errors import OptionError
 from counterflow.notebook import Table
 from counterflow.plant.calendar import Calendar
-from counterflow.protocol import Answer, Ask, Change
+from counterflow.protocol import Answer as Message
+from counterflow.protocol import Ask, Change
 from counterflow.protocol.questions import REACTING
-from counterflow.questions.answer import About, Described, Responder, Surroundings
-from counterflow.questions.arguments import check_count, check_level, check_world, refuse_beyond_limits, replacements
+from counterflow.questions.answer import About, Described, Surroundings
+from counterflow.questions.answering import Server, parts_of, with_caveats
 from counterflow.questions.numbers import finite, named
-from counterflow.questions.parts import part_of, refuse_overflow, with_caveats
-from counterflow.questions.peaks import SHOWN, left_out
-from counterflow.questions.phrases import moved, plainly
-from counterflow.questions.question import CONTROLLERS, LAWS, LEVEL, AskWorlds, Entry, Form, horizon
-from counterflow.questions.refusals import far, without_interval
-from counterflow.questions.replicates import laws_words, world_of
-from counterflow.questions.row_covariance import share_of
-from counterflow.questions.server_model import ServerModel
+from counterflow.questions.phrases import SHOWN, interval, laws_words, left_out, moved, plainly, world_of
+from counterflow.questions.question import CONTROLLERS, LAWS, LEVEL, AskWorlds, Entry, Form, changed_inputs, horizon
 from counterflow.questions.trajectory import Trajectory
 
 if TYPE_CHECKING:
     from counterflow.exchange.part import UnitPart
 
 QUESTION = "What will {unit} do next?"
-ANSWER = "{condition}{laws}, {unit} {channel} will be {size}{interval} after {time}."
+ANSWER = "{condition}{laws}, {unit} {channel} will be {size} after {time}."
 UNPLANNED = {True: "If controllers go on", False: "If inputs stay as they are"}  # by whether controllers react
 PLANNED = {True: "If {plan} and controllers go on", False: "If {plan} and other inputs stay as they are"}
 TABLE = "the channels that will move most"
+BARE = (
+    "standard errors were not computed for this fit: the band holds noise and the state, and not how far the couplings "
+    "may be off"
+)
 RECENT = 200  # rows of the past that a page shows with a forecast
 
 
@@ -59,58 +58,36 @@ class AskForecast(AskWorlds):
     windowed = True
 
     unit: str
-    horizon: int = 50
+    horizon: Any = 50  # steps, or a time such as "2h"
     plan: Mapping[str, Any] | None = None
-    headline: str | None = None
-    question: str = ""
     level: float = field(default=0.95, kw_only=True)
 
-    def messages(self, server: Responder, part: UnitPart) -> tuple[list[Change], Ask]:
-        check_count(self.kind, "horizon", self.horizon)
-        check_level(self.kind, self.level)
+    def changes(self, plant: Described, part: UnitPart, rows: slice) -> list[Change]:
         if self.plan is not None and not isinstance(self.plan, Mapping):
             got = type(self.plan).__name__
             raise OptionError(f"forecast: plan must be {{unit: {{input channel: values}}}}, got {got}")
-        changes = []
-        for cause, given in (self.plan or {}).items():
-            source = server.unit(cause)
-            values, channels = replacements(source, given, self.horizon)
-            refuse_beyond_limits(source, values, absolute=True, channels=channels)
-            changes.append(Change(self.unit, cause, True, 0, ",".join(map(str, channels)), values))
-        return changes, Ask(self.unit, self.kind, 0, self.horizon, check_world("forecast", self.controllers))
+        whole = (self.plan or {}).items()
+        return [changed_inputs(self.unit, plant.unit(cause), given, rows, True) for cause, given in whole]
 
     @classmethod
-    def respond(cls, server: ServerModel, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
+    def respond(cls, server: Server, changes: Sequence[Change], ask: Ask) -> tuple[Message, ...]:
         if server.couplings is None and server.method != "oracle":
             raise OptionError(f"forecast: method {server.method!r} keeps no joint filter; fit with method='sufficient'")
-        base = np.tile(server.u[-1], (ask.steps, 1))  # the last inputs held, unless something else is planned
-        plan = server.schedule(server.departures(changes), base)
-        noise = server.grounded.noise_ahead(ask.steps, server.names.index(ask.unit))
-        found = server.ahead(plan, ask).and_noise(*noise)
-        refuse_overflow(found.mean, found.covariance)
-        parts = share_of(part_of(ask, found.mean, found.covariance), found.directions)
-        return with_caveats(parts, far(server, plan - base))
+        base = server.grounded.inputs_acting(None, ask.steps)  # the last inputs held, unless something else is planned
+        plan = server.inputs(changes, base)
+        bare = server.couplings is not None and not server.model.told
+        notes = [*server.far(plan - base), *([Caveat("band-without-couplings", EVERYBODY, BARE)] if bare else [])]
+        return with_caveats(parts_of(ask, server.ahead(plan, ask)), notes)
 
-    @classmethod
-    def caveats(cls, server: ServerModel, parts: Sequence[Answer]) -> list[Caveat]:
-        if server.couplings is None or server.model.told:
-            return []
-        text = (
-            "standard errors were not computed for this fit: the band holds noise and the state, and not how far the "
-            "couplings may be off"
-        )
-        return without_interval(server, parts) or [Caveat("band-without-couplings", EVERYBODY, text)]
-
-    def answer(self, about: About, part: UnitPart, parts: Sequence[Answer], y: FloatArray | None) -> Forecast:
-        mean = part.at_level(part.seen_in(parts[0].mean))
-        found: Forecast = Forecast.from_states(
-            about, part, parts, mean, np.diag(part.model.R), first=about.server.rows,
-            factual=np.full_like(mean, np.nan), latest=None if y is None else last_measured(y),
+    def answer(self, about: About, y: FloatArray | None) -> Forecast:
+        mean = about.part.at_level(about.part.seen_in(about.parts[0].mean))
+        return Forecast(
+            about=about, mean=frozen(mean), first=about.server.rows, factual=np.full_like(mean, np.nan),
+            latest=None if y is None else last_measured(y),
         )  # fmt: skip
-        return found
 
-    def words(self, plant: Described, calendar: Calendar | None = None) -> str:
-        return self.question or QUESTION.format(unit=self.unit)
+    def asked(self, plant: Described, calendar: Calendar | None) -> str:
+        return QUESTION.format(unit=self.unit)
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -127,14 +104,6 @@ class Forecast(Trajectory):
     of_what = "from what was last measured"
 
     latest: FloatArray | None = None
-
-    @property
-    def course(self) -> FloatArray:
-        return self.mean
-
-    @property
-    def bounds(self) -> tuple[FloatArray | None, FloatArray | None]:
-        return self.lower, self.upper
 
     @property
     def base(self) -> FloatArray:
@@ -154,7 +123,7 @@ class Forecast(Trajectory):
 
     def sentence(self, channel: str | None = None) -> str:
         about, k, plan = self.about, self.chosen(channel), self.about.request.plan
-        value, interval = wording.measured(float(self.mean[-1, k]), *self.ends(-1, k), about.outputs[k].unit)
+        size = interval(float(self.mean[-1, k]), *self.ends(-1, k), about.outputs[k].unit, self.level)
         reacting = world_of(self.caveats) == REACTING
         planned = [
             " is ".join(moved(about.plant, unit, name, value, plainly, "as planned"))
@@ -164,8 +133,7 @@ class Forecast(Trajectory):
         condition = PLANNED[reacting].format(plan=wording.listed(planned)) if plan else UNPLANNED[reacting]
         return ANSWER.format(
             condition=condition, laws="".join(f", {place} {law}" for place, law in laws_words(about.request.laws)),
-            unit=self.unit, channel=about.outputs[k].name, size=value, time=wording.span(len(self.mean), about.dt),
-            interval=f" ({wording.percent(self.level)}: {interval})" if interval and self.level is not None else "",
+            unit=self.unit, channel=about.outputs[k].name, size=size, time=wording.span(len(self.mean), about.dt),
         )  # fmt: skip
 
     @classmethod
@@ -175,10 +143,10 @@ class Forecast(Trajectory):
         rows = []
         for world, k in lines[:SHOWN]:
             channel = world.about.outputs[k]
-            value, interval = wording.measured(float(world.mean[-1, k]), *world.ends(-1, k), channel.unit)
+            value, ends = wording.measured(float(world.mean[-1, k]), *world.ends(-1, k), channel.unit)
             following, _ = wording.measured(float(world.mean[0, k]), *world.ends(0, k), "")
             latest = "–" if world.latest is None else wording.number(float(world.latest[k]))
-            rows.append([world.unit, channel.name, latest, following, value, interval])
+            rows.append([world.unit, channel.name, latest, following, value, ends])
         level = f"{wording.percent(worlds[0].about.request.level)} interval"
         columns = ["unit", "channel", "last measured", "next", f"after {len(worlds[0].mean)}", level]
         return [Table(TABLE, columns, rows, 2, left_out(len(lines)))]

@@ -14,16 +14,13 @@ from counterflow.arrays import FloatArray, frozen
 from counterflow.errors import OptionError
 from counterflow.notebook import Table
 from counterflow.plant.calendar import Calendar
-from counterflow.protocol import Answer, Ask, Change
-from counterflow.questions.answer import About, Described, Responder, Surroundings
-from counterflow.questions.effect import CHANGES, DURATION, EFFECT, AfterChange, AskChange
-from counterflow.questions.parts import part_of, with_caveats
-from counterflow.questions.peaks import SHOWN, left_out
-from counterflow.questions.phrases import sized
-from counterflow.questions.question import horizon
-from counterflow.questions.refusals import doubts_of
-from counterflow.questions.replicates import world_words
-from counterflow.questions.server_model import ServerModel
+from counterflow.protocol import Answer as Message
+from counterflow.protocol import Ask, Change
+from counterflow.questions.answer import About, Described, Surroundings
+from counterflow.questions.answering import Server, part_of, with_caveats
+from counterflow.questions.effect import CHANGES, DURATION, EFFECT, AfterChange
+from counterflow.questions.phrases import SHOWN, left_out, sized, world_words
+from counterflow.questions.question import AskChange, horizon
 
 if TYPE_CHECKING:
     from counterflow.exchange.part import UnitPart
@@ -47,46 +44,40 @@ class AskPaths(AskChange):
     held_only = True
     speaks_of_drawn = True
 
-    def messages(self, server: Responder, part: UnitPart) -> tuple[list[Change], Ask]:
+    def changes(self, plant: Described, part: UnitPart, rows: slice) -> list[Change]:
         name = part.unit.name
         if len(self.causes) != 1:
             raise OptionError(f"paths: one unit's inputs are changed at a time, got those of {', '.join(self.causes)}")
         if self.causes == [name]:
             raise OptionError(f"paths: cause and effect are both {name!r}; ask for the effect of another unit")
-        return self.additions(server, part), Ask(name, self.kind, 0, self.horizon)
+        return super().changes(plant, part, rows)
 
     @classmethod
-    def respond(cls, server: ServerModel, changes: Sequence[Change], ask: Ask) -> tuple[Answer, ...]:
+    def respond(cls, server: Server, changes: Sequence[Change], ask: Ask) -> tuple[Message, ...]:
         """The whole effect, what reaches the unit with every third unit held still, and what each third unit adds.
 
         A unit held still is one whose states do not move; what passes through it is the whole less what is left then.
         """
         causes, own = {change.cause for change in changes}, server.own(ask.unit)
+        schedule, late = server.from_now_on(changes, ask.steps)
         third = [name for name in server.names if name != ask.unit and name not in causes]
 
-        def ways(schedule: FloatArray, ask: Ask) -> tuple[Answer, ...]:
-            def response(still: Sequence[str]) -> FloatArray:
-                return server.grounded.response(schedule, still=still).mean[:, own]
+        def response(*still: str) -> FloatArray:
+            return server.grounded.response(schedule, still=still).mean[late:, own]
 
-            found = server.grounded.response(schedule)
-            whole = found.mean[:, own]
-            parts = {"": whole, DIRECT: response(third)} | {name: whole - response([name]) for name in third}
-            made = [part_of(ask, values, share=share) for share, values in parts.items()]
-            return with_caveats(made, doubts_of(server, found, ask.unit))
+        found = server.grounded.response(schedule)
+        whole = found.mean[late:, own]
+        parts = {"": whole, DIRECT: response(*third)} | {name: whole - response(name) for name in third}
+        made = [part_of(ask, values, share=share) for share, values in parts.items()]
+        return with_caveats(made, [*server.doubts_of(found, ask.unit), *server.leaving_limits(changes)])
 
-        return server.from_now_on(changes, ask, ways)
-
-    def answer(self, about: About, part: UnitPart, parts: Sequence[Answer], y: FloatArray | None) -> Paths:
-        mapped = {piece.share: frozen(part.seen_in(piece.mean)) for piece in parts}
+    def answer(self, about: About, y: FloatArray | None) -> Paths:
+        mapped = {piece.share: frozen(about.part.seen_in(piece.mean)) for piece in about.parts}
         total, direct = mapped.pop(""), mapped.pop(DIRECT)
-        (cause,) = self.causes
-        return Paths(
-            cause=cause, effect=self.effect, channels=part.unit.output_names, total=total, direct=direct,
-            through=MappingProxyType(mapped), caveats=about.caveats, about=about,
-        )  # fmt: skip
+        return Paths(about=about, total=total, direct=direct, through=MappingProxyType(mapped))
 
-    def words(self, plant: Described, calendar: Calendar | None = None) -> str:
-        return self.question or QUESTION.format(change=self.change_words(plant), unit=self.effect)
+    def asked(self, plant: Described, calendar: Calendar | None) -> str:
+        return QUESTION.format(change=self.change_words(plant), unit=self.effect)
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)

@@ -13,55 +13,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from counterflow import wording
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
-from counterflow.control import Law, as_law
 from counterflow.plant.units import Channel, unknown_name
 from counterflow.protocol import Answer
-from counterflow.protocol.questions import HELD, REACTING
-from counterflow.questions.parts import REACTIONS, REPLICATES
+from counterflow.questions.answering import REACTIONS, REPLICATES
+from counterflow.questions.closed_loop import SWITCH_CODE
+from counterflow.questions.phrases import interval
 
 if TYPE_CHECKING:
     from counterflow.exchange.part import UnitPart
     from counterflow.questions.plots import Line
 
-REACTING_CODE, HELD_CODE, SWITCH_CODE = "controllers-reacting", "controllers-held", "controllers-switch"
 SWITCHING = " A controller switches, so that of the window as a whole more is certain: {} on average {}{}."
 DUTY = ", {} on for {} of the time"
-
-
-def world_of(caveats: Iterable[Caveat]) -> str:
-    """ "reacting" or "held": the world that an answer is about, by what it must be read with."""
-    return REACTING if any(caveat.code == REACTING_CODE for caveat in caveats) else HELD
-
-
-def named_world(caveats: Iterable[Caveat]) -> str | None:
-    """The same, and None where no controllers are known."""
-    codes = {caveat.code for caveat in caveats}
-    return world_of(caveats) if codes & {REACTING_CODE, HELD_CODE} else None
-
-
-def world_words(caveats: Iterable[Caveat], laws: Mapping[str, Mapping[str, Law]] | None = None) -> str:
-    """ " (controllers react)" or " (controllers held)"; nothing where no controllers are known.
-
-    ``laws``: other laws that controllers are supposed to follow.
-    """
-    codes = {caveat.code for caveat in caveats}
-    more = "".join(f", {place} {law}" for place, law in laws_words(laws))
-    return f" (controllers react{more})" if REACTING_CODE in codes else " (controllers held)" * (HELD_CODE in codes)
-
-
-def laws_words(laws: Mapping[str, Mapping[str, Law]] | None) -> list[tuple[str, str]]:
-    """("boiler valve", "in manual"), or ("boiler valve", "under PI: gain 2"), of every other law.
-
-    >>> from counterflow.control import PID, Manual
-    >>> laws_words({"boiler": {"valve": Manual(), "fuel": PID(2.0)}})
-    [('boiler valve', 'in manual'), ('boiler fuel', 'under P: gain 2')]
-    """
-    return [
-        (f"{unit} {name}", as_law(law).state) for unit, given in (laws or {}).items() for name, law in given.items()
-    ]
 
 
 @dataclass(frozen=True)
@@ -72,14 +37,9 @@ class Certain:
     lower: float
     upper: float
 
-    def words(self, unit: str, level: float) -> str:
-        """ "+0.03 m (95 %: +0.01 to +0.05)" """
-        text, interval = wording.measured(self.mean, self.lower, self.upper, unit, sign=True)
-        return f"{text} ({wording.percent(level)}: {interval})"
-
-    def times(self, factor: float) -> Certain:
-        """The same in other units."""
-        return Certain(*(factor * each for each in (self.mean, self.lower, self.upper)))
+    def words(self, unit: str, level: float, factor: float = 1.0) -> str:
+        """ "+0.03 m (95 %: +0.01 to +0.05)"; of ``factor`` times the number."""
+        return interval(factor * self.mean, factor * self.lower, factor * self.upper, unit, level, sign=True)
 
     @classmethod
     def from_worlds(cls, values: FloatArray, level: float) -> Certain:
@@ -106,11 +66,12 @@ class Replicates:
     """The unit's own inputs that a relay moves, each with how far apart its two positions are."""
 
     @classmethod
-    def from_parts(cls, part: UnitPart, parts: Sequence[Answer], rows: int) -> Replicates | None:
+    def from_parts(cls, part: UnitPart, parts: Sequence[Answer]) -> Replicates | None:
         """From the parts of an answer; None: it is not about the running plant."""
         found = {piece.share: piece.mean for piece in parts}
         if REPLICATES not in found:
             return None
+        rows = len(parts[0].mean)
         states = found[REPLICATES].reshape(-1, rows, found[REPLICATES].shape[1])
         given = found.get(REACTIONS)
         u = np.zeros((len(states), rows, 0)) if given is None else given.reshape(-1, rows, given.shape[1])
@@ -141,8 +102,7 @@ class Replicates:
             return ""
         level = 0.95 if level is None else level
         mean = self.mean(channel.name, level=level).words(channel.unit, level)
-        on = [(name, self.duty(name, level=level)) for name in self.relays]
-        duties = [DUTY.format(name, found.times(100.0).words("points", level)) for name, found in on]
+        duties = [DUTY.format(name, self.duty(name, level=level).words("points", level, 100.0)) for name in self.relays]
         return SWITCHING.format(channel.name, mean, "".join(duties))
 
     def lines(self, k: int, base: FloatArray, caveats: Iterable[Caveat], colour: str) -> list[Line]:

@@ -16,21 +16,26 @@ from counterflow.caveats import Caveat, distinct
 from counterflow.errors import CounterflowError, DataError, OptionError, UnidentifiedError, UnstableError
 from counterflow.notebook import Table
 from counterflow.plant.calendar import Calendar
-from counterflow.plant.units import MANIPULATED, SET_POINT, Channel, PublicUnit
+from counterflow.plant.units import MANIPULATED, SET_POINT, Channel, PublicUnit, Unit
 from counterflow.protocol import Answer as Message
 from counterflow.protocol import Ask, Change
 from counterflow.protocol.questions import NO_LIMIT, REACTING
-from counterflow.questions.answer import About, Answer, Described, Responder, Surroundings
-from counterflow.questions.arguments import channel_index, check_count, check_world, unit_names
+from counterflow.questions.answer import About, Answer, Described, Surroundings
+from counterflow.questions.answering import EXTRAPOLATION, FAR, Server, far_change, part_of
 from counterflow.questions.effect import AskEffect, Effect
 from counterflow.questions.numbers import named
-from counterflow.questions.parts import part_of
-from counterflow.questions.phrases import signed, sized
-from counterflow.questions.question import CONTROLLERS, LAWS, AskWorlds, Entry, Form, ask_server, horizon
-from counterflow.questions.refusals import EXTRAPOLATION, FAR, far_change
-from counterflow.questions.replicates import world_of, world_words
-from counterflow.questions.restore_search import Search, planned, within
-from counterflow.questions.server_model import ServerModel
+from counterflow.questions.phrases import interval, signed, sized, world_of, world_words
+from counterflow.questions.question import (
+    CONTROLLERS,
+    LAWS,
+    AskWorlds,
+    Entry,
+    Form,
+    channel_index,
+    horizon,
+    unit_names,
+)
+from counterflow.questions.restore_search import Search, grown, planned, within
 from counterflow.questions.timeline import Steps
 
 if TYPE_CHECKING:
@@ -39,13 +44,12 @@ if TYPE_CHECKING:
 
     from counterflow.exchange.part import UnitPart
 
-TRIALS = 6  # of a restoration by a fit from logs, each of which asks what the change would do
 IDLE = 0.2  # of what a target does by its controller: one that does less once a plan moves that input has no use in it
 FURTHEST = 4.0  # of the range seen: a target beyond only tells its controller to stand at its limit
 NEEDLESS = 1e-6  # of an input's size: a change for which no controller is taken off
 
 
-Lever = tuple[PublicUnit, int]  # an input that may change
+Lever = tuple[Unit | PublicUnit, int]  # an input that may change
 
 
 QUESTION = "What would move {unit} {goals} {after}?"
@@ -78,49 +82,44 @@ class AskRestoration(AskWorlds):
     )
     drawn = ""
 
+    of_levers = True
+
     unit: str
     target: Mapping[str, float]
     using: Sequence[str] | Mapping[str, Sequence[str]]
-    horizon: int = 50
-    question: str = ""
+    horizon: Any = 50  # steps, or a time such as "2h"
     tolerance: float = field(default=1e-3, kw_only=True)
-    headline: str | None = field(default=None, kw_only=True)
 
-    def messages(self, server: Responder, part: UnitPart) -> tuple[list[Change], Ask]:
-        check_count("restore", "horizon", self.horizon)
+    def changes(self, plant: Described, part: UnitPart, rows: slice) -> list[Change]:
         if not isinstance(self.target, Mapping) or not self.target:
             raise OptionError("restore: target must be {output channel: change}, and not empty")
         for name in self.target:
             channel_index(part.unit, name, part.unit.output_names, "output")
         if not np.isfinite([float(value) for value in self.target.values()]).all():
             raise DataError(f"restore: target must be finite numbers, got {dict(self.target)}")
-        named: dict[str, list[int]] = {}
-        for source, channel in self.levers(server):
-            named.setdefault(source.name, []).append(channel)
-        if not named:
+        marked: dict[str, list[int]] = {}
+        for source, channel in self.levers(plant):
+            marked.setdefault(source.name, []).append(channel)
+        if not marked:
             raise OptionError("restore: using must name at least one unit with inputs")
         changes = []
-        for name, own in named.items():
-            marked = np.zeros((1, server.unit(name).n_inputs))
-            marked[0, own] = 1.0
-            changes.append(Change(self.unit, name, False, 0, ",".join(map(str, own)), marked))
-        return changes, Ask(self.unit, self.kind, 0, self.horizon, check_world("restore", self.controllers))
+        for name, own in marked.items():
+            values = np.zeros((1, plant.unit(name).n_inputs))
+            values[0, own] = 1.0
+            changes.append(Change(self.unit, name, False, 0, ",".join(map(str, own)), values))
+        return changes
 
-    def levers(self, server: Responder) -> list[Lever]:
+    def levers(self, plant: Described) -> list[Lever]:
         """The inputs that may change, each once."""
         out: list[Lever] = []
         for name in unit_names("restore", "using", self.using):
-            unit = server.unit(name)
+            unit = plant.unit(name)
             chosen = self.using[name] if isinstance(self.using, Mapping) else unit.input_names
             out += [(unit, channel_index(unit, channel, unit.input_names, "input")) for channel in chosen]
         return [lever for k, lever in enumerate(out) if lever not in out[:k]]
 
     @classmethod
-    def columns(cls, change: Change) -> list[int]:
-        return change.columns
-
-    @classmethod
-    def respond(cls, server: ServerModel, changes: Sequence[Change], ask: Ask) -> tuple[Message, ...]:
+    def respond(cls, server: Server, changes: Sequence[Change], ask: Ask) -> tuple[Message, ...]:
         """What one unit of each input, held from step 0 on, does: rows are (input, step); and its headroom.
 
         Where controllers react, all of these inputs are out of their hands. A target whose controller is so left
@@ -152,8 +151,8 @@ class AskRestoration(AskWorlds):
             out.append(replace(part_of(ask, mean, share=change.cause), headroom=np.array(headroom).reshape(-1, 3)))
         return tuple(out)
 
-    def answer(self, about: About, part: UnitPart, parts: Sequence[Message], y: FloatArray | None) -> Restoration:
-        levers = self.levers(about.server)
+    def answer(self, about: About, y: FloatArray | None) -> Restoration:
+        part, levers = about.part, self.levers(about.plant)
         outputs = [about.output(name) for name in self.target]
         untold = [name for name, k in zip(self.target, outputs, strict=True) if part.untold[k]]
         if untold:
@@ -163,100 +162,72 @@ class AskRestoration(AskWorlds):
                 scope=self.unit,
             )
         wanted = np.array([float(value) for value in self.target.values()])
-        moved = np.vstack([p.mean.reshape(len(p.headroom), self.horizon, -1)[:, -1] for p in parts])  # at the horizon
-        headroom = np.vstack([piece.headroom for piece in parts])
-        free = headroom[:, 0] < headroom[:, 1]
-        if free.any():  # what has no room to move is no part of a plan
-            levers = [lever for lever, able in zip(levers, free, strict=True) if able]
-            moved, headroom = moved[free], headroom[free]
-        ends = headroom[:, :2].T
-        low, high = np.where(np.abs(ends) < NO_LIMIT, ends, np.copysign(np.inf, ends))
-        scale = headroom[:, 2]
-        G = part.model.C[outputs] @ moved.T * scale  # in units of each lever's size
-        told: list[Caveat] = []
+        moved = np.vstack([p.mean.reshape(len(p.headroom), self.horizon, -1)[:, -1] for p in about.parts])
+        headroom = np.vstack([piece.headroom for piece in about.parts])
+        able = headroom[:, 0] < headroom[:, 1]
+        if able.any():  # what has no room to move is no part of a plan
+            levers = [lever for lever, free in zip(levers, able, strict=True) if free]
+            moved, headroom = moved[able], headroom[able]
+        ends, scale = headroom[:, :2].T, headroom[:, 2]
+        bounds = np.where(np.abs(ends) < NO_LIMIT, ends, np.copysign(np.inf, ends))
+        heard: dict[bytes, tuple[Caveat, ...]] = {}  # what plans that were asked about must be read with
+        refused: list[CounterflowError] = []
         reacting = world_of(about.caveats) == REACTING
-        if not free.any():
-            change, reached = np.zeros(len(levers)), np.zeros(len(wanted))
-        elif reacting:  # a controller may meet a limit: what a plan does is asked, and the plan corrected
-            change, reached, told = self._searched(about, part, levers, outputs, wanted, G, (low, high), scale)
-        else:
-            found = planned(G, wanted, low / scale, high / scale)
-            change, reached = found * scale, G @ found
+
+        def outcome(plan: FloatArray) -> FloatArray | None:
+            asked = _grouped(levers, np.clip(plan * scale, *bounds))
+            request = AskEffect(list(asked), self.unit, asked, self.horizon, controllers=self.controllers)
+            try:
+                found = request.put(about.plant, about.server, part)
+            except (DataError, UnstableError) as error:
+                if not reacting:
+                    raise
+                refused.append(error)  # of a plan that goes too far
+                return None
+            heard[plan.tobytes()] = found.caveats
+            return np.asarray(found.mean[-1, outputs], np.float64)
+
+        G = part.model.C[outputs] @ moved.T * scale  # at the horizon, in units of each lever's size
+        plan, reached, (low, high) = np.zeros(len(levers)), np.zeros(len(wanted)), bounds / scale
+        if able.any() and reacting:  # a controller may meet a limit: what a plan does is asked, and the plan corrected
+            search = Search(outcome, G, wanted, low, high, self.tolerance)
+            search.run()
+            plan, reached = search.plan, search.reached
+            if refused and not heard:
+                raise refused[0]
+        elif able.any():
+            plan = planned(G, wanted, low, high)
+            reached = G @ plan
             if part.C_doubt is not None:  # a fit from logs may bend: what the change does is asked, not multiplied
-                change, reached, told = self._scaled(about, part, levers, outputs, wanted, change, (low, high))
-        feasible = within(reached, wanted, self.tolerance)
+                plan, reached = grown(outcome, plan, wanted, low, high, self.tolerance)
+        change = np.clip(plan * scale, *bounds) if able.any() else plan
         beyond = np.abs(change) > FAR * scale
         far = list(dict.fromkeys(source.name for (source, _), there in zip(levers, beyond, strict=True) if there))
+        notes = [*about.caveats, *heard.get(plan.tobytes(), ()), *([far_change(far)] if far else [])]
         answer = Restoration(
-            unit=self.unit, channels=tuple(self.target), horizon=self.horizon, feasible=feasible,
+            about=replace(about, caveats=distinct(notes)), feasible=within(reached, wanted, self.tolerance),
             change=MappingProxyType(_grouped(levers, change)), target=frozen(wanted), reached=frozen(reached),
-            caveats=distinct([*about.caveats, *told, *([far_change(far)] if far else [])]), about=about, part=part,
         )  # fmt: skip
         taken = [source.inputs[channel].role == MANIPULATED for source, channel in levers]
         needless = any(by and abs(value) < NEEDLESS for by, value in zip(taken, change / scale, strict=True))
-        if not reacting or not any(taken) or not (needless or not feasible):
+        if not reacting or not any(taken) or not (needless or not answer.feasible):
             return answer
-        return self._left_alone(answer, about, part)
+        return self._left_alone(answer)
 
-    def _left_alone(self, answer: Restoration, about: About, part: UnitPart) -> Restoration:
+    def _left_alone(self, answer: Restoration) -> Restoration:
         """The plan that leaves controllers what they move, if it does as well and goes no further beyond the data."""
         others: dict[str, list[str]] = {}
-        for source, channel in self.levers(about.server):
+        for source, channel in self.levers(answer.about.plant):
             if source.inputs[channel].role != MANIPULATED:
                 others.setdefault(source.name, []).append(source.input_names[channel])
         if not others:
             return answer
-        found = ask_server(replace(self, using=others), about.plant, about.server, part)
+        about = answer.about
+        found = replace(self, using=others).put(about.plant, about.server, about.part)
         gaps = [float(np.linalg.norm(each.reached - each.target)) for each in (found, answer)]
         further = EXTRAPOLATION in {each.code for each in found.caveats} - {each.code for each in answer.caveats}
         better = not further and (found.feasible or (not answer.feasible and gaps[0] < gaps[1]))
         return replace(found, about=replace(found.about, request=self)) if better else answer
-
-    def _searched(
-        self, about: About, part: UnitPart, levers: Sequence[Lever], outputs: Sequence[int], wanted: FloatArray,
-        response: FloatArray, bounds: tuple[FloatArray, FloatArray], scale: FloatArray,
-    ) -> tuple[FloatArray, FloatArray, list[Caveat]]:  # fmt: skip
-        """The change that comes nearest where controllers react; what it does; what that must be read with."""
-        told: dict[bytes, list[Caveat]] = {}
-        refused: list[CounterflowError] = []
-
-        def outcome(plan: FloatArray) -> FloatArray | None:
-            try:
-                reached, caveats = self._asked(about, part, levers, outputs, np.clip(plan * scale, *bounds))
-            except (DataError, UnstableError) as error:  # of a plan that goes too far
-                refused.append(error)
-                return None
-            told[plan.tobytes()] = caveats
-            return reached
-
-        search = Search(outcome, response, wanted, bounds[0] / scale, bounds[1] / scale, self.tolerance)
-        search.run()
-        if refused and not told:
-            raise refused[0]
-        return np.clip(search.plan * scale, *bounds), search.reached, told.get(search.plan.tobytes(), [])
-
-    def _asked(
-        self, about: About, part: UnitPart, levers: Sequence[Lever], outputs: Sequence[int], change: FloatArray
-    ) -> tuple[FloatArray, list[Caveat]]:
-        """What a change does to the outputs at the horizon, and what that must be read with."""
-        asked = _grouped(levers, change)
-        request = AskEffect(list(asked), self.unit, asked, self.horizon, controllers=self.controllers)
-        found = ask_server(request, about.plant, about.server, part)
-        return np.asarray(found.mean[-1, list(outputs)], np.float64), list(found.caveats)
-
-    def _scaled(
-        self, about: About, part: UnitPart, levers: Sequence[Lever], outputs: Sequence[int], wanted: FloatArray,
-        change: FloatArray, bounds: tuple[FloatArray, FloatArray],
-    ) -> tuple[FloatArray, FloatArray, list[Caveat]]:  # fmt: skip
-        """The change, grown or shrunk until it does what is wanted; what it does then; what that must be read with."""
-        for trial in range(TRIALS):
-            reached, told = self._asked(about, part, levers, outputs, change)
-            size = float(reached @ reached)
-            if within(reached, wanted, self.tolerance) or size == 0 or trial == TRIALS - 1:
-                break
-            factor = float(np.clip(reached @ wanted / size, 0.2, 5.0))
-            change = np.clip(change * factor, *bounds)
-        return change, reached, told
 
     def goals(self, plant: Described, outputs: Sequence[Channel]) -> str:
         """ "speed by +5 rpm and power by -1 MW" """
@@ -265,9 +236,9 @@ class AskRestoration(AskWorlds):
             [f"{name} by {signed(float(value), units.get(name, ''))}" for name, value in self.target.items()]
         )
 
-    def words(self, plant: Described, calendar: Calendar | None = None) -> str:
+    def asked(self, plant: Described, calendar: Calendar | None) -> str:
         goals, after = self.goals(plant, getattr(plant.unit(self.unit), "outputs", ())), Steps(1, plant.dt)
-        return self.question or QUESTION.format(unit=self.unit, goals=goals, after=after.at(self.horizon - 1))
+        return QUESTION.format(unit=self.unit, goals=goals, after=after.at(self.horizon - 1))
 
 
 def _grouped(levers: Sequence[Lever], change: FloatArray) -> dict[str, dict[str, float]]:
@@ -288,18 +259,20 @@ class Restoration(Answer):
 
     kind = "restoration"
 
-    unit: str
-    horizon: int
     feasible: bool
     change: Mapping[str, Mapping[str, float]]
     target: FloatArray
     reached: FloatArray
-    part: UnitPart
 
     @property
-    def message(self) -> str:
-        """The answer in words."""
-        return self.sentence()
+    def channels(self) -> tuple[str, ...]:
+        """The outputs that are to move."""
+        return tuple(self.about.request.target)
+
+    @property
+    def horizon(self) -> int:
+        """Steps until the target should be reached."""
+        return int(self.about.request.horizon)
 
     @property
     def sizes(self) -> FloatArray:
@@ -321,11 +294,12 @@ class Restoration(Answer):
 
     def way(self, level: float = 0.95) -> Effect:
         """The way there: what holding the change does, with its band."""
+        about = self.about
         request = AskEffect(
             list(self.change), self.unit, self._plain_change(), self.horizon, level=level,
-            controllers=self.about.request.controllers, laws=self.about.request.laws,
+            controllers=about.request.controllers, laws=about.request.laws,
         )  # fmt: skip
-        return ask_server(request, self.about.plant, self.about.server, self.part)  # type: ignore[no-any-return]
+        return request.put(about.plant, about.server, about.part)  # type: ignore[no-any-return]
 
     @cached_property
     def rows(self) -> Effect:
@@ -335,12 +309,10 @@ class Restoration(Answer):
     def expected(self) -> str:
         """ "power +0.5 MW (95 %: +0.4 to +0.6)": what to expect at the horizon, with intervals."""
         way, told = self.rows, []
-        for output in [each for each, _, _ in self.ends()]:
-            k = self.about.output(output.name)
+        for output, k in ((each, self.about.output(each.name)) for each, _, _ in self.ends()):
             lower, upper = (None if end is None else float(end[-1, k]) for end in way.bounds)
-            size, interval = wording.measured(float(way.mean[-1, k]), lower, upper, output.unit, sign=True)
-            level = f" ({wording.percent(way.level)}: {interval})" if interval and way.level is not None else ""
-            told.append(f"{output.name} {size}{level}")
+            size = interval(float(way.mean[-1, k]), lower, upper, output.unit, way.level, sign=True)
+            told.append(f"{output.name} {size}")
         return wording.listed(told)
 
     def _plain_change(self) -> dict[str, dict[str, float]]:

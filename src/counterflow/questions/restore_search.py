@@ -17,6 +17,7 @@ import numpy as np
 from counterflow.arrays import FloatArray
 
 TRIALS = 48  # outcomes that are asked for at most
+GROWTHS = 6  # of them where a plan is grown or shrunk only
 PROBES = (2.0, 0.5, 8.0)  # in units of a lever: how far each is tried around the best plan
 MISSES = 3  # trials in a row that bring little, after which every lever is tried
 HALVINGS = 12  # of the way between two plans
@@ -42,11 +43,28 @@ def planned(
     return np.asarray(found.x)
 
 
+Outcome = Callable[[FloatArray], FloatArray | None]  # (levers,) -> (outputs,); None: there is none to be had
+
+
+def grown(
+    outcome: Outcome, plan: FloatArray, wanted: FloatArray, low: FloatArray, high: FloatArray, tolerance: float
+) -> tuple[FloatArray, FloatArray]:
+    """A plan, grown or shrunk until it does what is wanted; and what it does then."""
+    left = GROWTHS
+    while True:
+        reached, left = outcome(plan), left - 1
+        assert reached is not None
+        size = float(reached @ reached)
+        if within(reached, wanted, tolerance) or size == 0 or not left:
+            return plan, reached
+        plan = np.clip(plan * float(np.clip(reached @ wanted / size, 0.2, 5.0)), low, high)
+
+
 @dataclass
 class Search:
-    """A search from doing nothing; ``outcome`` (levers,) -> (outputs,), or None where there is none to be had."""
+    """A search from doing nothing."""
 
-    outcome: Callable[[FloatArray], FloatArray | None]
+    outcome: Outcome
     response: FloatArray  # (outputs, levers)
     wanted: FloatArray
     low: FloatArray

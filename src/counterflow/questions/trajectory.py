@@ -9,27 +9,23 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
-from counterflow.arrays import FloatArray, frozen
+from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat, distinct
 from counterflow.notebook import Table
-from counterflow.protocol import Answer as Message
-from counterflow.questions.answer import About, Answer
+from counterflow.questions.answer import Answer, Expected
 from counterflow.questions.numbers import channels_json
-from counterflow.questions.peaks import band, deviation
 from counterflow.questions.timeline import Rows
-from counterflow.questions.window import JointErrors, Window
+from counterflow.questions.window import Window
 
 if TYPE_CHECKING:
     import polars
-    from matplotlib.figure import Figure
 
-    from counterflow.exchange.part import UnitPart
     from counterflow.plant.calendar import Moment
     from counterflow.questions.plots import Line
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class Trajectory(Answer):
+class Trajectory(Expected):
     """What a unit's outputs did, or are expected to do, and what they would have done.
 
     Rows are ``first``, ``first`` + 1, ...; all arrays are (rows, D_m). ``factual`` is NaN where nothing was measured,
@@ -39,25 +35,8 @@ class Trajectory(Answer):
     drawn = 3
     answered: ClassVar[str] = "answer"  # what its line is called in a picture
 
-    unit: str
     first: int
     factual: FloatArray
-    mean: FloatArray
-    lower: FloatArray | None = None
-    upper: FloatArray | None = None
-
-    @classmethod
-    def from_states(
-        cls, about: About, part: UnitPart, parts: Sequence[Message], mean: FloatArray, noise: FloatArray, **more: Any
-    ) -> Any:
-        """From what the server says of the states, with the band of the request's level."""
-        level = about.request.level
-        lower, upper = band(mean, deviation(parts[0], part.model.C, noise, part.C_doubt), level)
-        return cls(
-            unit=part.unit.name, channels=part.unit.output_names, mean=frozen(mean), lower=lower, upper=upper,
-            level=level if lower is not None else None, caveats=about.caveats, about=about,
-            errors=JointErrors.from_parts(part, parts, noise if cls.predictive else None), **more,
-        )  # fmt: skip
 
     @abstractmethod
     def weight(self) -> Any:
@@ -73,12 +52,6 @@ class Trajectory(Answer):
     def tables_of(cls, worlds: Sequence[Any]) -> list[Table]:
         """``tables`` of answers about several units."""
 
-    @classmethod
-    def json_of(cls, worlds: Sequence[Any]) -> dict[str, Any]:
-        """The answers about several units, see ``to_json``."""
-        units = {world.unit: {"channels": channels_json(world.about.outputs), **world.arrays()} for world in worlds}
-        return {**cls.labels_of(worlds), "units": units}
-
     @property
     def timeline(self) -> Rows:
         return Rows(len(self.mean), self.about.dt, self.about.calendar, self.first)
@@ -93,20 +66,14 @@ class Trajectory(Answer):
     def tables(self, channels: Sequence[str] = ()) -> list[Table]:
         return self.tables_of([self])
 
-    def to_json(self) -> dict[str, Any]:
-        return self.json_of([self])
-
     def arrays(self) -> dict[str, Any]:
         return dict(self.columns())
 
-    def columns(self) -> Mapping[str, FloatArray | None]:
-        return {name: getattr(self, name) for name in ("factual", "mean", "lower", "upper")}
+    def to_json(self) -> dict[str, Any]:
+        return Trajectories({self.unit: self}).to_json()
 
-    def ends(self, row: int, k: int) -> tuple[float | None, float | None]:
-        """Lower and upper bound of channel k in a row, if there are any."""
-        if self.lower is None or self.upper is None:
-            return None, None
-        return float(self.lower[row, k]), float(self.upper[row, k])
+    def columns(self) -> Mapping[str, FloatArray | None]:
+        return {"factual": self.factual, **super().columns()}
 
     def lines(self, k: int, colour: str, before: str = "") -> list[Line]:
         from counterflow.questions.plots import Line
@@ -119,6 +86,10 @@ class Trajectory(Answer):
 
 
 World = TypeVar("World", bound=Trajectory)
+
+
+def _of_strongest(name: str) -> Any:
+    return property(lambda worlds: getattr(worlds.strongest, name))
 
 
 class Trajectories(dict[str, World], Answer):
@@ -134,13 +105,8 @@ class Trajectories(dict[str, World], Answer):
     (['boiler', 'turbine'], (10, 8))
     """
 
-    @property
-    def kind(self) -> str:  # type: ignore[override]
-        return next(iter(self.values())).kind
-
-    @property
-    def caveats(self) -> tuple[Caveat, ...]:
-        return distinct(caveat for world in self.values() for caveat in world.caveats)
+    kind, about, level, channels, sizes = map(_of_strongest, ("kind", "about", "level", "channels", "sizes"))
+    sentence, sentences, view, plot = map(_of_strongest, ("sentence", "sentences", "view", "plot"))
 
     @property
     def strongest(self) -> World:
@@ -148,41 +114,21 @@ class Trajectories(dict[str, World], Answer):
         return max(self.values(), key=lambda world: world.weight())
 
     @property
-    def about(self) -> About:
-        return self.strongest.about
-
-    @property
-    def level(self) -> float | None:
-        return self.strongest.level
-
-    @property
-    def channels(self) -> tuple[str, ...]:
-        return self.strongest.channels
-
-    @property
-    def sizes(self) -> FloatArray:
-        return self.strongest.sizes
-
-    def sentence(self, channel: str | None = None) -> str:
-        return self.strongest.sentence(channel)
-
-    def sentences(self) -> list[str]:
-        return self.strongest.sentences()
+    def caveats(self) -> tuple[Caveat, ...]:
+        return distinct(caveat for world in self.values() for caveat in world.caveats)
 
     def labels(self) -> dict[str, Any]:
-        return type(self.strongest).labels_of(list(self.values()))
+        return self.strongest.labels_of(list(self.values()))
 
     def arrays(self) -> dict[str, Any]:
         return {name: world.arrays() for name, world in self.items()}
 
     def tables(self, channels: Sequence[str] = ()) -> list[Table]:
-        return type(self.strongest).tables_of(list(self.values()))
+        return self.strongest.tables_of(list(self.values()))
 
     def to_json(self) -> dict[str, Any]:
-        return type(self.strongest).json_of(list(self.values()))
-
-    def view(self, drawn: Sequence[str], around: Any) -> dict[str, Any]:
-        return self.strongest.view(drawn, around)
+        units = {n: {"channels": channels_json(world.about.outputs), **world.arrays()} for n, world in self.items()}
+        return {**self.labels(), "units": units}
 
     def to_frame(self) -> polars.DataFrame:
         """All units' trajectories below each other."""
@@ -191,10 +137,6 @@ class Trajectories(dict[str, World], Answer):
         return polars.concat(
             [world.to_frame().select(polars.lit(name).alias("unit"), polars.all()) for name, world in self.items()]
         )
-
-    def plot(self, channels: Sequence[str] = (), **options: Any) -> Figure:
-        """Of the unit that the answer says most about."""
-        return self.strongest.plot(channels, **options)
 
     def window(self, start: Moment | None = None, stop: Moment | None = None) -> dict[str, Window]:  # type: ignore[override]
         """What is said of a window of the rows, by unit; see ``Answer.window``."""

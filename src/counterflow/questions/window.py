@@ -6,7 +6,7 @@ the errors of all rows go together (``joint``); here the unit makes intervals of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -16,19 +16,20 @@ from numpy.typing import NDArray
 
 from counterflow import notebook, wording
 from counterflow.arrays import FloatArray
+from counterflow.errors import ProtocolError
 from counterflow.frames import as_pandas
 from counterflow.notebook import Table
 from counterflow.protocol import Answer as Message
+from counterflow.questions.answering import JOINT
 from counterflow.questions.numbers import finite, named
-from counterflow.questions.peaks import SHOWN
-from counterflow.questions.row_covariance import directions_of
+from counterflow.questions.phrases import SHOWN
 
 if TYPE_CHECKING:
     import pandas
     import polars
 
     from counterflow.exchange.part import UnitPart
-    from counterflow.questions.answer import About, Answer
+    from counterflow.questions.answer import Answer
 
 DRAWS = 2000  # of all rows at once, for extremes
 _NUMBERS = 4_000_000  # that are drawn at once
@@ -42,13 +43,25 @@ SUMMARY = "{when}, {channel} {mean} on average{relative}; {sum} in all, and at i
 # ---- how the errors of rows go together, at the unit
 
 
+def band(
+    mean: FloatArray, spread: FloatArray | None, level: float | None
+) -> tuple[FloatArray | None, FloatArray | None]:
+    """Lower and upper bounds of a two-sided interval, or None."""
+    if spread is None:
+        return None, None
+    from scipy.special import ndtri
+
+    half = float(ndtri(0.5 + (level or 0.0) / 2)) * spread
+    return mean - half, mean + half
+
+
 @dataclass(frozen=True, eq=False)
 class JointErrors:
     """How far an answer's rows may be off together, for every channel.
 
     ``states`` (n, P_m) with their ``covariance`` (n, P_m, P_m) in every row, ``directions`` (k, n, P_m) along which
-    rows move together (None: not known, and errors are taken to last), C (D_m, P_m) with its own ``doubt``, and
-    variances ``noise`` (D_m,) that every row has for itself.
+    rows move together (None: not known, and errors are taken to last), C (D_m, P_m) with its own ``doubt`` (row i of it
+    has covariance variance i times the matrix), and variances ``noise`` (D_m,) that every row has for itself.
     """
 
     states: FloatArray
@@ -59,16 +72,29 @@ class JointErrors:
     noise: FloatArray | None = None
 
     @classmethod
-    def from_parts(
-        cls, part: UnitPart, parts: Sequence[Message], noise: FloatArray | None = None
-    ) -> JointErrors | None:
-        """From what the server says; None where it tells no covariance."""
-        found, rows = parts[0], len(parts[0].mean)
+    def from_parts(cls, part: UnitPart, parts: Sequence[Message], predictive: bool = False) -> JointErrors | None:
+        """From what the server says, with measurement noise if ``predictive``; None: it tells no covariance."""
+        found = parts[0]
         if not len(found.covariance):
             return None
-        size = found.mean.shape[1]
+        rows, size = found.mean.shape
+        directions = next((each.mean for each in parts if each.share == JOINT), None)
+        if directions is not None:
+            if len(directions) % max(rows, 1):
+                raise ProtocolError(f"answer: {len(directions)} rows are not directions of {rows} rows")
+            directions = directions.reshape(-1, rows, size)
+        noise = np.diag(part.model.R) if predictive else None
         blocks = found.covariance.reshape(rows, size, size)
-        return cls(found.mean, blocks, directions_of(parts, rows), part.model.C, part.C_doubt, noise)
+        return cls(found.mean, blocks, directions, part.model.C, part.C_doubt, noise)
+
+    @cached_property
+    def variances(self) -> FloatArray:
+        """(n, D_m): of every channel in every row."""
+        found = np.einsum("di,tij,dj->td", self.C, self.covariance, self.C)
+        if self.doubt is not None:
+            sizes = np.einsum("ti,ij,tj->t", self.states, self.doubt[1], self.states)
+            found = found + sizes[:, None] * self.doubt[0]
+        return np.asarray(found if self.noise is None else found + self.noise)
 
     def along(self, k: int) -> tuple[FloatArray, FloatArray]:
         """Of channel k: directions (r, n) along which all rows move, and the variance (n,) of each row by itself.
@@ -94,11 +120,6 @@ class JointErrors:
         """Standard deviations (m,) of sums of channel k over rows, with ``weights`` (m, n)."""
         found, own = self.along(k)
         return np.asarray(np.sqrt(np.square(weights @ found.T).sum(axis=1) + np.square(weights) @ own))
-
-    def of_rows(self, k: int) -> FloatArray:
-        """Standard deviation (n,) of channel k in every row."""
-        found, own = self.along(k)
-        return np.asarray(np.sqrt(np.square(found).sum(axis=0) + own))
 
     def draws(self, k: int, rows: slice) -> FloatArray:
         """Errors (draws, n) of all rows at once."""
@@ -180,49 +201,30 @@ class Window:
     stop: int
     only: int | None = None  # the one channel whose intervals are computed; None: all
 
-    def _of(self, k: int) -> Window:
-        """The same for one channel, which is quicker where there are many."""
-        return self if self.only == k else replace(self, only=k)
-
     @property
     def _told(self) -> Sequence[int]:
-        return range(len(self.channels)) if self.only is None else (self.only,)
-
-    @property
-    def about(self) -> About:
-        return self.answer.about
+        return range(len(self.answer.channels)) if self.only is None else (self.only,)
 
     @property
     def level(self) -> float | None:
-        return None if self.answer.errors is None else getattr(self.about.request, "level", None)
-
-    @property
-    def channels(self) -> tuple[str, ...]:
-        return self.answer.channels
+        """Of its intervals."""
+        return self.answer.level
 
     @cached_property
     def _values(self) -> FloatArray:
         return np.asarray(self.answer.course[self.start : self.stop])
 
     @cached_property
-    def _half(self) -> float:
-        from scipy.special import ndtri
-
-        return float(ndtri(0.5 + (self.level or 0.0) / 2))
-
-    @cached_property
     def mean(self) -> Measure:
         """Mean over the rows."""
-        value = self._values.mean(axis=0)
-        errors = self.answer.errors
+        value, errors = self._values.mean(axis=0), self.answer.errors
         if errors is None:
             return Measure(value, None, None)
-        weights = np.zeros((1, len(self.answer.course)))
+        weights, spread = np.zeros((1, len(self.answer.course))), np.full(len(value), np.nan)
         weights[0, self.start : self.stop] = 1 / (self.stop - self.start)
-        spread = np.full(len(value), np.nan)
         for k in self._told:
             spread[k] = errors.deviation(k, weights)[0]
-        return Measure(value, value - self._half * spread, value + self._half * spread)
+        return Measure(value, *band(value, spread, self.answer.level))
 
     @cached_property
     def cumulative(self) -> Measure:
@@ -237,16 +239,16 @@ class Window:
     @cached_property
     def _integrals(self) -> list[tuple[float, str]]:
         timeline, rows = self.answer.timeline, self.stop - self.start
-        return [timeline.integral(channel.unit, rows) for channel in self.about.outputs]
+        return [timeline.integral(channel.unit, rows) for channel in self.answer.about.outputs]
 
     @cached_property
     def _extremes(self) -> tuple[Measure, NDArray[np.intp]]:
         base, values, errors = self.answer.base, self._values, self.answer.errors
         at = np.argmax(np.nan_to_num(np.abs(values - base)), axis=0)
         value = values[at, np.arange(values.shape[1])]
-        if errors is None or self.level is None:
+        if errors is None or self.answer.level is None:
             return Measure(value, None, None), at + self.start
-        ends, tail = np.full((2, len(value)), np.nan), (1 - self.level) / 2
+        ends, tail = np.full((2, len(value)), np.nan), (1 - self.answer.level) / 2
         for k in self._told:
             if not np.isfinite(value[k]):
                 continue
@@ -272,7 +274,7 @@ class Window:
     def reference(self) -> FloatArray:
         """(D_m,): what ``relative`` refers to; NaN where nothing is known, or where it is about zero."""
         known = self.answer.compared_with(self.start, self.stop)
-        return np.where(np.abs(known) > NEAR_ZERO * self.about.noise, known, np.nan)
+        return np.where(np.abs(known) > NEAR_ZERO * self.answer.about.noise, known, np.nan)
 
     @cached_property
     def relative(self) -> Measure:
@@ -285,7 +287,7 @@ class Window:
 
     @property
     def _percent(self) -> Measure:
-        return self.relative.times(np.full(len(self.channels), 100.0))
+        return self.relative.times(np.full(len(self.answer.channels), 100.0))
 
     def summed(self, k: int) -> tuple[FloatArray, FloatArray | None, str]:
         """The integral of channel k from the first row on (n,), its standard deviation, and what it is measured in."""
@@ -313,15 +315,15 @@ class Window:
         """The summary in words, of one channel or of the one that the answer says most about."""
         k = self.answer.chosen(channel)
         if self.only != k:
-            return self._of(k).sentence(channel)
-        answer, output = self.answer, self.about.outputs[k]
-        told = {"when": _capital(self.when), "channel": f"{self.about.request.asker} {output.name}"}
+            return replace(self, only=k).sentence(channel)  # quicker where there are many
+        answer, output = self.answer, self.answer.about.outputs[k]
+        told = {"when": self.when[:1].upper() + self.when[1:], "channel": f"{self.answer.unit} {output.name}"}
         value = float(self.mean.value[k])
         if not np.isfinite(value):
             return UNKNOWN.format(**told)
         if not answer.predictive and not any((self.extreme.value[k], *self.extreme.ends(k))):
             return NOTHING.format(**told)
-        level = "" if self.level is None else f"{wording.percent(self.level)}: "
+        level = "" if self.answer.level is None else f"{wording.percent(self.answer.level)}: "
         size = self.mean.text(k, output.unit, sign=False, size=not answer.predictive, level=level)
         share = self._percent.text(k, "%")
         return SUMMARY.format(
@@ -335,32 +337,29 @@ class Window:
 
     def table(self, channels: Sequence[str] = ()) -> Table:
         """One row a channel."""
-        order = [self.about.output(name) for name in channels] or self.answer.order()[:SHOWN]
+        order = [self.answer.about.output(name) for name in channels] or self.answer.order()[:SHOWN]
         rows = []
         for k in order:
-            unit = self.about.outputs[k].unit
+            unit = self.answer.about.outputs[k].unit
             cells = [self.mean.text(k, unit), self.cumulative.text(k, self.cumulative_units[k])]
             share = self._percent.text(k, "%") if np.isfinite(self.relative.value[k]) else "–"
-            rows.append([self.about.outputs[k].name, *cells, self.extreme.text(k, unit), self.at(k), share])
+            rows.append([self.answer.about.outputs[k].name, *cells, self.extreme.text(k, unit), self.at(k), share])
         columns = ["channel", "mean", "cumulative", "extreme", "when", "relative"]
-        level = "" if self.level is None else f", with {wording.percent(self.level)} intervals"
-        return Table(f"{self.about.request.asker} {self.when}{level}", columns, rows)
-
-    def tables(self) -> list[Table]:
-        return [self.table()]
+        level = "" if self.answer.level is None else f", with {wording.percent(self.answer.level)} intervals"
+        return Table(f"{self.answer.unit} {self.when}{level}", columns, rows)
 
     def to_json(self, channels: Sequence[str] = ()) -> dict[str, Any]:
         """In plain types; rows are counted as the answer counts them."""
         first = self.answer.timeline.first
-        order = [self.about.output(name) for name in channels] or range(len(self.channels))
+        order = [self.answer.about.output(name) for name in channels] or range(len(self.answer.channels))
         return {
             "start": self.start + first,
             "stop": self.stop + first,
-            "level": self.level,
+            "level": self.answer.level,
             "sentence": self.sentence(channels[0] if channels else None),
             "channels": [
                 {
-                    **named(self.about.outputs[k]),
+                    **named(self.answer.about.outputs[k]),
                     "mean": self.mean.to_json(k),
                     "cumulative": {**self.cumulative.to_json(k), "measured_in": self.cumulative_units[k]},
                     "extreme": {**self.extreme.to_json(k), "row": int(self.extreme_rows[k]) + first},
@@ -374,18 +373,15 @@ class Window:
         """One row a channel and measure: channel, measure, measured_in, value, lower, upper."""
         import polars
 
-        units = {"cumulative": self.cumulative_units, "relative": ("",) * len(self.channels)}
-        plain = tuple(channel.unit for channel in self.about.outputs)
-        rows = [
-            (name, kind, units.get(kind, plain)[k], float(found.value[k]), *found.ends(k))
-            for k, name in enumerate(self.channels)
-            for kind, found in ((kind, getattr(self, kind)) for kind in MEASURES)
-        ]
-        names = ("channel", "measure", "measured_in")
-        schema: Mapping[str, Any] = dict.fromkeys(names, polars.String) | dict.fromkeys(
-            ("value", "lower", "upper"), polars.Float64
-        )
-        return polars.DataFrame(rows, schema=schema, orient="row")
+        rows = []
+        for k, channel in enumerate(self.answer.about.outputs):
+            units = {"cumulative": self.cumulative_units[k], "relative": ""}
+            for kind in MEASURES:
+                found: Measure = getattr(self, kind)
+                rows.append((channel.name, kind, units.get(kind, channel.unit), float(found.value[k]), *found.ends(k)))
+        schema = dict.fromkeys(("channel", "measure", "measured_in"), polars.String())
+        numbers = dict.fromkeys(("value", "lower", "upper"), polars.Float64())
+        return polars.DataFrame(rows, schema={**schema, **numbers}, orient="row")
 
     def to_pandas(self) -> pandas.DataFrame:
         """The same for pandas."""
@@ -399,7 +395,3 @@ class Window:
 
     def _repr_html_(self) -> str:
         return notebook.page(self.sentence(), [self.table()])
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

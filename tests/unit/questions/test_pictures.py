@@ -109,7 +109,8 @@ def test_a_notebook_shows_the_verdict_of_what_does_not_fail():
         verdict = verdict_of(thing.caveats)
         assert f">{verdict}</strong>" in thing._repr_html_()
         assert ("verdict fails" in repr(thing)) == (verdict == "fails")
-    with_notes = replace(_everything()["effect"], caveats=(Caveat("check-feedback-fail", "turbine", "<b>x</b> & y"),))
+    note, effect = Caveat("check-feedback-fail", "turbine", "<b>x</b> & y"), _everything()["effect"]
+    with_notes = replace(effect, about=replace(effect.about, caveats=(note,)))
     page = with_notes._repr_html_()
     assert "<b>x</b>" not in page
     assert "<li>" in page[: page.index("<table>")]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from functools import cached_property
+from pathlib import Path
+
 import numpy as np
 import pytest
 from equivalent_plants import permuted, transformed
@@ -35,6 +39,43 @@ def twin(change, start, stop):
 
 def r_squared(found, truth):
     return 1 - np.square(found - truth).sum() / np.square(truth).sum()
+
+
+def hand_overs(ask):
+    """Calls from one module of the rooms of fits and questions into another, by their order.
+
+    Reading an attribute, and building the object that is then asked, hand nothing over.
+    """
+    root, found = Path(cf.__file__).parent, []
+
+    def place(frame):
+        path = Path(frame.f_code.co_filename)
+        return str(path.relative_to(root).with_suffix("")) if path.is_relative_to(root) else ""
+
+    def is_value(frame):
+        kind = getattr(type(frame.f_locals.get("self")), frame.f_code.co_name, None)
+        return isinstance(kind, (property, cached_property)) or frame.f_code.co_name.startswith(("<", "__"))
+
+    def seen(frame, event, _):
+        if event == "call" and place(frame).startswith(("questions", "fits")) and not is_value(frame):
+            caller = frame.f_back
+            while caller is not None and not place(caller):
+                caller = caller.f_back
+            if caller is not None and place(caller) != place(frame):
+                found.append(place(frame))
+
+    sys.setprofile(seen)
+    try:
+        ask()
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+def test_an_effect_takes_six_hand_overs_and_enters_no_module_twice():
+    found = hand_overs(lambda: FOUND.effect("boiler", "turbine", {"valve": 1.0}, horizon=5).mean)
+    assert len(set(found)) == len(found) <= 6
+    assert {"questions/question", "questions/answering", "questions/effect"} <= set(found)
 
 
 def test_what_would_have_happened_is_the_twin_world():
@@ -156,7 +197,7 @@ def test_a_restoration_reaches_its_target_with_the_smallest_change():
     assert np.allclose(values, best, rtol=1e-3, atol=1e-6)
     far = FOUND.restore("turbine", {"t1": 1e4}, using={"boiler": ["valve"]}, horizon=40)
     assert not far.feasible
-    assert "cannot" in far.message
+    assert "cannot" in far.sentence()
     last = RECORDING["boiler"].u[-1, 0]
     assert -8.0 - 1e-9 <= last + far.change["boiler"]["valve"] <= 8.0 + 1e-9
 

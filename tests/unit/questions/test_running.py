@@ -458,7 +458,7 @@ def test_refusals_of_a_loop_that_never_moved_do_not_point_at_each_other(monkeypa
     """Neither world is answered: both refusals ask for other rows, and neither for the other world."""
     _, _, _, recording, found = from_logs(cf.PID(1.2, 8.0), law_known=False)
     assert found.controllers["boiler"][0].locked
-    monkeypatch.setattr("counterflow.questions.server_model.settles", lambda running: False)
+    monkeypatch.setattr("counterflow.questions.closed_loop.ClosedLoop.dies_away", lambda loop: False)
     asked = {"add": {"boiler": {"feed": 0.8}}, "start": 500, "stop": 560}
     with pytest.raises(UnstableError) as reacting:
         found.counterfactual(recording, controllers="reacting", **asked)

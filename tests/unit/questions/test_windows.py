@@ -13,7 +13,8 @@ from tolerances import EXACT
 import counterflow as cf
 from counterflow.learning.ensemble import KEPT, compressed, noise_ahead
 from counterflow.protocol import Answer
-from counterflow.questions.row_covariance import JOINT, directions_of
+from counterflow.questions.answering import JOINT
+from counterflow.questions.window import JointErrors
 
 UNITS = [
     cf.Unit("boiler", 2, [cf.Channel("valve", "%")], [cf.Channel("flow", "t/h"), cf.Channel("p", "bar")]),
@@ -194,7 +195,9 @@ def test_channels_of_which_nothing_is_known_say_so():
 def test_without_directions_errors_are_taken_to_last():
     """The widest that correlated errors can make a mean."""
     answer = fitted().effect("boiler", "turbine", {"valve": 0.7}, horizon=15)
-    lasting = replace(answer, errors=replace(answer.errors, directions=None)).window(2, 12).mean
+    alone = replace(answer)
+    alone.__dict__["errors"] = replace(answer.errors, directions=None)
+    lasting = alone.window(2, 12).mean
     known = answer.window(2, 12).mean
     half = (answer.upper - answer.lower)[2:12].mean(axis=0) / 2
     np.testing.assert_allclose((lasting.upper - lasting.lower) / 2, half, rtol=1e-9)
@@ -216,10 +219,12 @@ def test_a_change_of_nothing_changes_nothing():
 
 
 def test_directions_of_other_rows_are_refused():
-    answer = Answer("turbine", "effect", JOINT, "", np.ones((7, 2)), np.zeros((0, 2)))
-    with pytest.raises(cf.ProtocolError, match="7 rows"):
-        directions_of([answer], 5)
-    assert directions_of([answer], 7).shape == (1, 7, 2)
+    part, none = fitted().parts["turbine"], np.zeros((0, 2))
+    said = Answer("turbine", "effect", "", "", np.ones((5, 2)), np.zeros((10, 2)))
+    told = {rows: [said, Answer("turbine", "effect", JOINT, "", np.ones((rows, 2)), none)] for rows in (7, 10)}
+    with pytest.raises(cf.CounterflowError, match="7 rows are not directions of 5 rows"):
+        JointErrors.from_parts(part, told[7])
+    assert JointErrors.from_parts(part, told[10]).directions.shape == (2, 5, 2)
 
 
 def test_long_answers_take_no_more_room_than_they_must():
@@ -236,7 +241,7 @@ def test_windows_where_controllers_react():
     u[:, 1] = rng.standard_normal(400)
     for t in range(1, 400):
         y[t] = 0.9 * y[t - 1] + 0.1 * u[t - 1, 0] + 0.3 * u[t - 1, 1] + 0.1 * rng.standard_normal()
-        u[t, 0] = u[t - 1, 0] - law.weights(1.0)[:2] @ y[[t, t - 1], 0]
+        u[t, 0] = u[t - 1, 0] - law.gain * np.array([1 + 1 / law.integral_time, -1]) @ y[[t, t - 1], 0]
     drum = cf.Unit("drum", inputs=["feed", "steam"], outputs=["level"], loops=[cf.Loop("feed", "level")])
     fit = cf.fit(cf.Recording.from_arrays({"drum": (y, u)}, units=[drum]))
     answer = fit.effect("drum", "drum", {"steam": 1.0}, 30, controllers="reacting")

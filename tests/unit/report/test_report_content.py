@@ -52,8 +52,8 @@ RECORDING = PLANT.simulate(1500, rng=4, inputs=INPUTS)
 FIT = cf.fit(RECORDING, PLANT.locals())
 QUESTIONS = [
     AskEffect("boiler", "turbine", {"fuel": 2.0}, horizon=12, duration=4, headline="power"),
-    AskCounterfactual("turbine", {"boiler": {"fuel": 0.0}}, 1400, 1440, "power"),
-    AskAttribution("turbine", 1400, 1440, "power"),
+    AskCounterfactual("turbine", {"boiler": {"fuel": 0.0}}, 1400, 1440, headline="power"),
+    AskAttribution("turbine", 1400, 1440, headline="power"),
     AskRestoration("turbine", {"power": 0.5}, ["boiler"], horizon=15),
 ]
 
@@ -278,7 +278,8 @@ def whatif(**changes: object) -> WhatIf:
     """An effect of one, two and one and a half on power, and of nothing on the others."""
     asked = AskEffect("boiler", "turbine", {"fuel": 2.0}, horizon=3)
     mean = np.array([[1.0, 0.0, 0.0], [2.0, 0.0, 0.0], [1.5, 0.0, 0.0]])
-    effect = replace(FIT.ask(asked), mean=mean, lower=mean - 0.5, upper=mean + 0.5)
+    effect = replace(FIT.ask(asked), mean=mean)
+    effect.__dict__["_ends"] = mean - 0.5, mean + 0.5
     told = section(HOSTILE, effect, Clock.of(60.0), "power")
     assert isinstance(told, WhatIf)
     return replace(told, **changes)  # type: ignore[arg-type]
