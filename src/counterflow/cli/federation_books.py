@@ -111,7 +111,7 @@ def settle(
 
     Example: counterflow federation settle boiler-site --entry 12 --withdraw --note "job 7 was cancelled"
     """
-    site = _plant(folder)
+    site = PlantFolder.open(folder)
     if site.ledger is None:
         raise OptionError(f"{site.label}: its policy names no ledger (privacy.ledger): there is nothing to settle.")
     with site.site.audit() as log, Ledger.open(site.ledger, site.unit) as ledger:
@@ -130,7 +130,7 @@ def backup(
 
     Example: counterflow federation backup boiler-site --to /backup/boiler-2026-07-01.zip
     """
-    told = backups.backup(_plant(folder), to)
+    told = backups.backup(PlantFolder.open(folder), to)
     return Told({"file": to, **told}, [f"written: {to}, up to entry {told['mark'][1]} of the budget"])
 
 
@@ -148,13 +148,6 @@ def restore(
 
     Example: counterflow federation restore boiler-site --from /backup/boiler-2026-07-01.zip
     """
-    told = backups.restore(_plant(folder), file, nothing_left_since)
+    told = backups.restore(PlantFolder.open(folder), file, nothing_left_since)
     done = f"restored: {' and '.join(told)}; what was there is kept beside it"
     return Told({"restored": told}, [done if told else "all is in order: nothing done"])
-
-
-def _plant(folder: Path) -> PlantFolder:
-    site = opened(folder)
-    if not isinstance(site, PlantFolder):
-        raise OptionError(f"{str(folder)!r} is the folder of a coordinator, which has no budget: give a plant's.")
-    return site

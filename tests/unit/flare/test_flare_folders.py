@@ -62,7 +62,9 @@ def test_approve_and_welcome(world: World, coordinator: CoordinatorFolder, boile
     assert coordinator.plants()["boiler"].certificate == issued
     with pytest.raises(cf.OptionError, match="was not welcomed yet"):
         boiler.prepare()
+    boiler.join_file.unlink()  # it was moved, not copied
     joined = boiler.welcome(welcome)
+    assert joined.key == request.key
     assert certificates.fingerprint(certificates.read(joined.kit.certificate)) == issued
     with pytest.raises(cf.StorageError, match="cannot be read"):
         joined.welcome(tmp_path / "nothing")

@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -30,17 +30,12 @@ _SAY_AGAIN = 5.0
 
 
 class Admission:
-    """The list of members as it stands on the disk, and the connections that were let in under it.
-
-    A list that cannot be read admits nobody.
-    """
+    """The list of members as it stands on the disk; one that cannot be read admits nobody."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._stamp: tuple[int, int] | None = None
         self._members: dict[str, tuple[str, ...]] = {}
-        self._open: dict[int, tuple[str, Callable[[], object]]] = {}
-        self._lock = threading.Lock()
 
     def current(self) -> dict[str, tuple[str, ...]]:
         """{participant: fingerprints}, read again if the file has changed."""
@@ -54,36 +49,16 @@ class Admission:
         return self._members
 
     def admits(self, pem: str | bytes | None, name: str | None = None) -> str:
-        """The fingerprint of a certificate if it is a member's (the named one's); "" if not."""
+        """The fingerprint of a certificate, the first of a chain, if it is a member's (the named one's); "" if not."""
         try:
             found = fingerprint(x509.load_pem_x509_certificate(pem.encode() if isinstance(pem, str) else pem or b""))
         except ValueError:
             return ""
-        return found if found in (self._all() if name is None else self.current().get(name, ())) else ""
+        return found if (self.has(found) if name is None else found in self.current().get(name, ())) else ""
 
-    def opened(self, key: int, fingerprint: str, cut: Callable[[], object]) -> None:
-        """Remember a connection and how to end it."""
-        with self._lock:
-            self._open[key] = (fingerprint, cut)
-
-    def closed(self, key: int) -> None:
-        """Forget it."""
-        with self._lock:
-            self._open.pop(key, None)
-
-    def cut(self) -> int:
-        """End the connections of those who are members no more; how many there were."""
-        wanted = self._all()
-        with self._lock:
-            ending = {key: end for key, (fingerprint, end) in self._open.items() if fingerprint not in wanted}
-            for key in ending:
-                del self._open[key]
-        for end in ending.values():
-            end()
-        return len(ending)
-
-    def _all(self) -> set[str]:
-        return {one for prints in self.current().values() for one in prints}
+    def has(self, fingerprint: str) -> bool:
+        """Whether a certificate is a member's now."""
+        return any(fingerprint in prints for prints in self.current().values())
 
 
 class _Presence(FLComponent):
@@ -129,8 +104,8 @@ class PlantPresence(_Presence):
 class MemberGate(_Presence):
     """Lets the server talk to members only, and says who is connected; ``listed``: file of the list of members.
 
-    Checked are the certificate of every connection, that of every registration, and the name in every sign of life: a
-    token that a plant once got does not bring it back.
+    Checked are the certificate of every connection, with every message that passes, that of every registration, and the
+    name in every sign of life: a token that a plant once got does not bring it back.
     """
 
     EVENT = EventType.SYSTEM_START
@@ -144,8 +119,7 @@ class MemberGate(_Presence):
         ClientManager.heartbeat = _only_names_of_members(ClientManager.heartbeat, self._admission)
 
     def look(self, site: Any) -> dict[str, Any]:
-        """Besides, it cuts off those who are members no more, or whose certificate was taken off the list."""
-        self._admission.cut()
+        """Besides, it takes leave of those who are members no more, or whose certificate was taken off the list."""
         before, self._known = self._known, dict(self._admission.current())
         for token, client in list(site.client_manager.get_clients().items()):
             if set(before.get(client.name, ())) - set(self._known.get(client.name, ())):
@@ -166,11 +140,15 @@ def _only_members(stream: Any, admission: Admission) -> Any:
         if not fingerprint:
             self.logger.warning("Counterflow refuses a connection: its certificate is not that of a member")
             context.abort(grpc_driver.grpc.StatusCode.PERMISSION_DENIED, "not a member of this federation")
-        admission.opened(id(context), fingerprint, context.cancel)
-        try:
-            yield from stream(self, request_iterator, context)
-        finally:
-            admission.closed(id(context))
+
+        def while_member(frames: Any) -> Iterator[Any]:
+            for frame in frames:
+                if not admission.has(fingerprint):
+                    context.cancel()
+                    return
+                yield frame
+
+        yield from while_member(stream(self, while_member(request_iterator), context))
 
     return guarded
 

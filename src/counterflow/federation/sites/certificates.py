@@ -51,11 +51,11 @@ class Participant:
         if self.kind not in KINDS:
             raise OptionError(f"federation: a participant is one of {', '.join(KINDS)}, got {self.kind!r}")
         pattern, needs, _ = KINDS[self.kind]
-        if not isinstance(self.name, str) or not pattern.fullmatch(self.name):
+        if not pattern.fullmatch(self.name):
             raise OptionError(f"federation: the name of a {self.kind} must be {needs}, got {self.name!r}")
         if self.kind == "plant" and self.name.split(".")[0] == "server":
             raise OptionError("federation: a plant cannot be called 'server': that is the server's name in the network")
-        if not isinstance(self.organisation, str) or not _ORGANISATION.fullmatch(self.organisation):
+        if not _ORGANISATION.fullmatch(self.organisation):
             raise OptionError(
                 f"federation: the organisation of {self.name!r} must be letters, digits and underscores, "
                 f"got {self.organisation!r}"
@@ -86,10 +86,8 @@ class Kit:
 
 def check_federation(name: str) -> None:
     """Refuse a name of a federation that could not stand in a certificate."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise OptionError(
-            f"federation: its name must be letters, digits, dots, dashes and underscores, got {name!r:.120}"
-        )
+    if not _NAME.fullmatch(name):
+        raise OptionError(f"federation: its name must be {_NAMED[1]}, got {name!r:.120}")
 
 
 def check_fingerprint(text: str) -> str:

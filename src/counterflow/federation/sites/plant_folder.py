@@ -47,6 +47,7 @@ class PlantFolder(Party):
 
     ROLE = party.PLANT
     unit: str
+    public: str = ""  # its key, as ``keys.public`` writes it
 
     @classmethod
     def create(
@@ -70,9 +71,7 @@ class PlantFolder(Party):
         with party.new(made.folder, "join"):
             made.site.bind(recording, model, text, begins)
             made._open_budget(budget)
-            made._ask_to_join(recording)
-            made.write()
-        return made
+            return made._ask_to_join(recording)
 
     @property
     def label(self) -> str:
@@ -104,7 +103,7 @@ class PlantFolder(Party):
     @property
     def key(self) -> str:
         """Fingerprint of the plant's key, as the coordinator sees it."""
-        return letters.read_join(self.join_file).key
+        return keys.fingerprint(keys.from_public(self.public))
 
     def certificates(self) -> dict[str, datetime]:
         files = {self.label: self.kit.certificate, "the authority": self.kit.authority} if self.welcomed else {}
@@ -112,14 +111,17 @@ class PlantFolder(Party):
 
     # ---- joining
 
-    def _ask_to_join(self, recording: Recording) -> None:
+    def _ask_to_join(self, recording: Recording) -> PlantFolder:
         key = keys.new()
+        asking = replace(self, public=keys.public(key.public_key()))
         keys.keep(key, self.kit.key)
         card = Card(
             self.unit, self.organisation, self.federation, _own(recording, self.unit).unit.inputs, recording.dt,
             self.site.begins, self.policy.inputs_shown,
         )  # fmt: skip
-        letters.write(self.join_file, JoinRequest(card, keys.public(key.public_key())), key)
+        letters.write(self.join_file, JoinRequest(card, asking.public), key)
+        asking.write()  # last: with it the plant has asked
+        return asking
 
     def renew(self) -> PlantFolder:
         """Make a new key and ask to join with it; log, policy, budget and audit log stay as they are.
@@ -129,8 +131,7 @@ class PlantFolder(Party):
         self.refuse_running()
         asking = replace(self, host="", port=0)
         asking.write()
-        asking._ask_to_join(Recording.load(self.folder / "log.safetensors"))
-        return asking
+        return asking._ask_to_join(Recording.load(self.folder / "log.safetensors"))
 
     def welcome(self, file: Path) -> PlantFolder:
         """Take the coordinator's answer: certificates, and where it is. The same again is no error."""
@@ -149,7 +150,7 @@ class PlantFolder(Party):
                 f"{file}: the authority's fingerprint does not match: it is {offered}, {self.label} was told "
                 f"{self.fingerprint}. Ask the coordinator, by telephone."
             )
-        certificates.check_issued(own, authority, self._who, keys.load(self.kit.key).public_key())
+        certificates.check_issued(own, authority, self._who, keys.from_public(self.public))
         joined = replace(self, fingerprint=offered, host=letter.host, port=letter.port)
         certificates.write(self.kit.certificate, own, cross)
         certificates.write(self.kit.authority, authority)

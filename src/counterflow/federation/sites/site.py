@@ -164,14 +164,6 @@ class CoordinatorSite:
         """The log of what was asked."""
         return Audit(self.home / audit.FILE)
 
-    def current_fit(self) -> str | None:
-        """The job that was finished last; questions are about it."""
-        return next(reversed(finished_fits(self.home)), None)
-
-    def questions_job(self, fit: str) -> Job:
-        """The standing job for questions about a finished one."""
-        return questions_about(saved_server(self.home, fit)[0])
-
     def service(self, job: Job, audit: Audit, carry: Carry | None = None) -> QuestionService:
         """What answers in a standing job; ``carry`` takes a trial to a plant."""
         found, server = saved_server(self.home, str(job.options["of"]))

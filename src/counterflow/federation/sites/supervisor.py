@@ -22,6 +22,7 @@ from pathlib import Path
 from counterflow.errors import CounterflowError, StorageError
 from counterflow.federation.engine import Jobs, engine
 from counterflow.federation.job import Job
+from counterflow.federation.parts import finished_fits, questions_about, saved_server
 from counterflow.federation.sites import certificates, keys, members, party
 from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
 from counterflow.federation.sites.plant_folder import PlantFolder
@@ -252,12 +253,15 @@ class Keeper:
     @classmethod
     def of(cls, coordinator: CoordinatorFolder) -> Keeper:
         """Of questions about the fit that was finished last, as long as nobody is removed."""
-        site = coordinator.site
-        questions_job = cache(site.questions_job)  # it takes a look at all of the fit
+        home = coordinator.folder
+
+        @cache  # it takes a look at all of the fit
+        def about(fit: str) -> Job:
+            return questions_about(saved_server(home, fit)[0])
 
         def wanted() -> Job | None:
-            fit = site.current_fit()
-            return None if fit is None else questions_job(fit)
+            finished = finished_fits(home)
+            return about(finished[-1]) if finished else None
 
         return cls(wanted, coordinator.engine_jobs, lambda: len(coordinator.removed()))
 
