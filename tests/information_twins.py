@@ -4,8 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 
+from counterflow.exchange.compression import sufficient_message
+from counterflow.exchange.task import UnitData
+from counterflow.fits.references import pool
 from counterflow.learning.information import basis_of_noise, positions
-from counterflow.learning.likelihood import evaluate
+from counterflow.learning.likelihood import SharedRecord, evaluate
+
+
+def shared_of(plant, recording):
+    """What the server has of a recording."""
+    messages = [sufficient_message(n, plant.local(n), recording[n].y, recording[n].u) for n in plant.names]
+    return SharedRecord.from_messages(messages)
+
+
+def pooled(plant, recording):
+    """All raw rows in one place."""
+    return pool({n: UnitData(recording[n].unit, recording[n].y, recording[n].u, plant.local(n)) for n in plant.names})
 
 
 def differenced_information(record, parameters, A, B, Q, step=1e-4):

@@ -201,7 +201,7 @@ def grown(powers: dict[str, dict[str, float]]) -> list[Outcome]:
 def noised(**changes: Any) -> list[Outcome]:
     """Trainings that fall whatever the noise."""
     values: dict[str, Any] = {
-        "B": 0.1, "A": 0.1, "effects": 0.1, "converged": 1.0, "gaps": 0.0, "spent": 1.0,
+        "B": 0.1, "A": 0.1, "effects": 0.1, "gaps": 0.0,
         "server_loss": np.geomspace(10, 1, 10), "client_loss": np.linspace(2, 0.9, 10),
     }  # fmt: skip
     outcomes = []

@@ -28,9 +28,8 @@ if TYPE_CHECKING:
     from counterflow.control import PID, Law, Loop, Manual, Ratio, Relay, Schedule
     from counterflow.data import Preparation, read_logs
     from counterflow.exchange.estimators import Estimates, Estimator, KalmanEstimator
-    from counterflow.exchange.log_moments import MomentLogOptions
     from counterflow.exchange.log_rows import LogOptions
-    from counterflow.exchange.moments import MomentOptions
+    from counterflow.exchange.moments import MomentLogOptions, MomentOptions
     from counterflow.exchange.rows import LikelihoodOptions
     from counterflow.fits.fit import Fit, load
     from counterflow.fits.refutation import Refutation, refute
@@ -56,8 +55,7 @@ _HOMES = {
         "data": "Preparation read_logs",
         "exchange.estimators": "Estimates Estimator KalmanEstimator",
         "exchange.log_rows": "LogOptions",
-        "exchange.log_moments": "MomentLogOptions",
-        "exchange.moments": "MomentOptions",
+        "exchange.moments": "MomentLogOptions MomentOptions",
         "exchange.rows": "LikelihoodOptions",
         "fits.fit": "Fit load",
         "fits.refutation": "Refutation refute",

@@ -25,7 +25,7 @@ import counterflow as cf
 from counterflow.errors import OptionError, PrivacyError, ProtocolError, StorageError
 from counterflow.exchange.compression import sufficient_message
 from counterflow.exchange.exchange import ExchangeServer, ExchangeUnit
-from counterflow.exchange.moments import SHARES
+from counterflow.exchange.projections import SHARES
 from counterflow.exchange.rows import foreseen
 from counterflow.exchange.task import UnitData
 from counterflow.federation import Job, Outgoing, PlantSession, Policy, turns, verify

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+import counterflow as cf
+
 
 @dataclass
 class Unit:
@@ -131,3 +133,19 @@ def run(units, A_hat, B_hat, xi, steps, rounds, *, rho=None, refined_gradient=Tr
             unit.theta = unit.theta + change
             unit.phi = unit.phi - steps.gamma_1 * own_phi - steps.gamma_2 * server_phi
     return history
+
+
+# ---- what it is compared on
+
+STEPS = dict(eta_1=0.004, eta_2=0.003, gamma_1=0.02, gamma_2=0.03, alpha_A=0.01, alpha_B=0.02)
+
+
+def plant_of_three() -> cf.Plant:
+    """Units that differ in every size, one of them without inputs."""
+    units = [cf.Unit("boiler", 2, 2, 3), cf.Unit("turbine", 3, 1, 4), cf.Unit("tank", 1, 0, 2)]
+    rng = np.random.default_rng(5)
+    A = 0.5 * np.eye(6) + 0.12 * rng.standard_normal((6, 6))
+    C = np.zeros((9, 6))
+    for rows, columns in ((slice(0, 3), slice(0, 2)), (slice(3, 7), slice(2, 5)), (slice(7, 9), slice(5, 6))):
+        C[rows, columns] = rng.standard_normal(C[rows, columns].shape)
+    return cf.Plant(units=units, A=A, B=rng.standard_normal((6, 3)), C=C, Q=0.1 * np.eye(6), R=np.eye(9))

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from counterflow.exchange.moments import COUNTED, RADIUS, SHARES, released
+from counterflow.exchange.projections import COUNTED, RADIUS, SHARES, released
 from counterflow.exchange.registry import MOMENTS
 from counterflow.exchange.task import LocalTask
 from counterflow.privacy import Cost, Privacy, gaussian_epsilon, total_epsilon

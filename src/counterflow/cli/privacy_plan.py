@@ -21,8 +21,7 @@ from counterflow.cli.privacy_ledgers import protects
 from counterflow.errors import OptionError
 from counterflow.exchange.compression import sufficient_message
 from counterflow.exchange.exchange import ExchangeServer, ExchangeUnit
-from counterflow.exchange.log_moments import ranges
-from counterflow.exchange.moments import MomentMemory
+from counterflow.exchange.moments import ranges
 from counterflow.exchange.registry import LOG_MOMENTS, MOMENTS
 from counterflow.exchange.rows import privatised
 from counterflow.exchange.task import LocalTask, UnitData
@@ -31,7 +30,6 @@ from counterflow.fits.fit import load
 from counterflow.learning.clipping import SETTLES
 from counterflow.learning.known_edges import KnownEdges
 from counterflow.learning.likelihood import SharedRecord
-from counterflow.learning.log_moment_design import LogFound
 from counterflow.learning.optimiser import Estimated
 from counterflow.learning.parameters import Estimate, Parameters
 from counterflow.learning.uncertainty import Uncertainty, uncertainty
@@ -221,9 +219,8 @@ def _by_moments(task: Task, recording: Recording, privacy: Privacy | None) -> Ex
     units = {n: ExchangeUnit(MOMENTS, asked, own[n]) for n in names}
     done, states, _ = engine.run(MOMENTS.server(asked), units)
     assert isinstance(done, ExchangeServer)
-    assert isinstance(done.memory, MomentMemory)
     design = done.work
-    covariance = design.record(done.memory.moments).spread_at(plant.A, plant.B, design.parameters)
+    covariance = design.spread_at(plant.A, plant.B, done.kept.moments)
     return Expected(_relative(plant, Uncertainty(design.parameters, covariance)), _clipped(states))
 
 
@@ -237,12 +234,10 @@ def _from_logs(task: Task, recording: Recording, privacy: Privacy | None) -> Exp
     units = {n: ExchangeUnit(LOG_MOMENTS, asked, own[n]) for n in names}
     done, states, _ = engine.run(LOG_MOMENTS.server(asked), units)
     assert isinstance(done, ExchangeServer)
-    assert isinstance(done.memory, MomentMemory)
-    assert isinstance(done.memory.found, LogFound)
     design = done.work
     functions = design.bank.functions[: design.bank.memory]
     missed = whole = 0.0
-    for effect, found in zip(names, done.memory.found.estimates, strict=True):
+    for effect, found in zip(names, done.kept.found.estimates, strict=True):
         weights = found.weights.reshape(len(found.level), len(design.scale), -1)
         estimate = np.einsum("lk,ouk->lou", functions, weights)
         width = ranges(own[effect].unit, own[effect].y, privacy is not None)[1]

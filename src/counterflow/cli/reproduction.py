@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,10 +13,11 @@ from typer import Argument, Option
 from counterflow.cli import output
 from counterflow.cli.output import Format, Part, Told, answering, picked
 from counterflow.errors import OptionError
+from counterflow.fits.progress import progress_of
 from counterflow.notebook import Table
 
 if TYPE_CHECKING:
-    from counterflow.paper.experiments.experiment import Experiment, Request, Task
+    from counterflow.paper.experiments.experiment import Experiment, Request
 
 READS_FILES = "real-plants"  # the experiment that --hai and --swat are for
 
@@ -57,8 +57,8 @@ def reproduce(
     store = Store(out, quick)
     every = [task for own in tasks.values() for task in own]
     try:
-        with _progress(wanted) as watch:
-            found = store.computed(every, jobs, force, watch)
+        with progress_of(wanted is not Format.json and sys.stderr.isatty()) as told:
+            found = store.computed(every, jobs, force, lambda task, done, total: told(done / total, task.experiment))
     except KeyboardInterrupt:
         kept = f"finished tasks are kept in {str(out)!r}; the same command goes on."
         typer.echo(f"counterflow: stopped; {kept}", err=True)
@@ -110,24 +110,6 @@ def _existing(option: str, path: Path | None) -> Path | None:
     if path is not None and not path.exists():
         raise OptionError(f"{option} {str(path)!r}: there is no such file or directory.")
     return path
-
-
-@contextmanager
-def _progress(wanted: Format) -> Iterator[Callable[[Task, int, int], None] | None]:
-    if wanted is Format.json or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as shown:
-        line = shown.add_task("tasks", total=None)
-
-        def watch(task: Task, done: int, total: int) -> None:
-            shown.update(line, description=task.experiment, completed=done, total=total)
-
-        yield watch
 
 
 def _chapter_json(each: Experiment) -> dict[str, Any]:

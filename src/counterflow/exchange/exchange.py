@@ -227,6 +227,11 @@ class ExchangeUnit:
     def unit(self) -> str:
         return self.own.unit.name
 
+    @property
+    def kept(self) -> Any:
+        """``memory``, which is of the kind that the release keeps."""
+        return self.memory
+
     def step(self, message: Message) -> tuple[ExchangeUnit, tuple[Message, ...]]:
         script = self.what.script(self.task)
         over = bool(self.heard) if self.what.may_skip else self.heard == len(script)
@@ -272,6 +277,11 @@ class ExchangeServer:
     @property
     def units(self) -> tuple[str, ...]:
         return self.task.units
+
+    @property
+    def kept(self) -> Any:
+        """``memory``, which is of the kind that the release keeps."""
+        return self.memory
 
     @property
     def waiting(self) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from counterflow.learning.block_moments import LEAST_ROWS
 from counterflow.learning.identifiability import Labels, diagnose
 from counterflow.learning.layout import Layout
 from counterflow.learning.optimiser import Estimated
-from counterflow.learning.system import ALL, PRESENT, IdentifiedSystem, SystemOptions, identify
+from counterflow.learning.system import ALL, PRESENT, IdentifiedSystem, identify
 from counterflow.plant import LocalModel, OperatingPoint
 from counterflow.protocol import Identified, Message, Reduced, Request
 
@@ -111,44 +111,38 @@ class LogRows(Release):
     def reply(self, at: ExchangeUnit, asked: Message) -> Reply:
         own = at.own
         if isinstance(asked, Identified):
-            assert isinstance(at.memory, LogMemory)
             if asked.input_level.shape != (own.u.shape[1],):
                 raise ProtocolError(f"unit {at.unit!r}: the identified blocks are of other inputs")
-            model, doubt = at.memory.reading.model(at.unit, asked), at.memory.reading.doubt(asked)
+            model, doubt = at.kept.reading.model(at.unit, asked), at.kept.reading.doubt(asked)
             point = OperatingPoint(asked.input_level, asked.same_row)
-            return Reply(None, replace(at.memory, model=model, doubt=doubt, point=point))
+            return Reply(None, replace(at.kept, model=model, doubt=doubt, point=point))
         rank = by_unit("rank", self.chosen(at.task).rank, at.task.units).get(at.unit)
         reading = Reading.from_log(own.unit, own.y, own.u, rank)
         later = any(not each.switches for each in known_controllers(at.task, own))
         return Reply(reading.message(at.unit, own.y, own.u, later), LogMemory(reading))
 
     def kept_part(self, task: Task, own: UnitData, state: ExchangeUnit) -> UnitPart:
-        memory = state.memory
-        assert isinstance(memory, LogMemory)
-        assert memory.model is not None
+        memory = state.kept
         return UnitPart(
             replace(own.unit, states=memory.model.states), memory.model, KalmanEstimator(memory.model),
-            output_level=frozen(np.array(memory.reading.space.mean)), point=memory.point, C_doubt=memory.doubt,
+            output_level=frozen(np.array(memory.reading.level)), point=memory.point, C_doubt=memory.doubt,
         )  # fmt: skip
 
     def caveats(self, own: UnitData, read: Readings, part: UnitPart, state: ExchangeUnit) -> tuple[Caveat, ...]:
-        assert isinstance(state.memory, LogMemory)
-        return reading_caveats(own, state.memory.reading, read.y)
+        return reading_caveats(own, state.kept.reading, read.y)
 
     def learn(self, at: ExchangeServer) -> Next:
         chosen = self.chosen(at.task)
-        asked = SystemOptions(
-            by_unit("same_row", chosen.same_row, at.units), chosen.known_edges(at.units), chosen.regime,
-            kept_as_they_are(chosen.sensors, at.units),
+        system = identify(
+            at.replies(), by_unit("same_row", chosen.same_row, at.units), chosen.known_edges(at.units), chosen.regime,
+            kept_as_they_are(chosen.sensors, at.units), at.progress,
         )  # fmt: skip
-        system = identify(at.replies(), asked, at.progress)
         numbers = system.network.number_slices
         told = own_blocks(system.record, system.found, system.observation, system.noise, numbers, *_inputs_of(system))
         return Next(system, told, system.found.converged)
 
     def learned(self, task: Task, state: ExchangeServer) -> Learned:
-        system = state.memory
-        assert isinstance(system, IdentifiedSystem)
+        system = state.kept
         couplings, status, caveats = learned_system(labels_of(task), system)
         found, points = system.found, operating_points(system.record, *_inputs_of(system))
         return Learned(found.A, found.B, found.Q, system.record.states, status, couplings, caveats, points)
@@ -191,8 +185,7 @@ def learned_system(labels: Labels, system: IdentifiedSystem) -> tuple[Couplings,
 def reading_caveats(own: UnitData, reading: Reading, y: FloatArray) -> tuple[Caveat, ...]:
     """What a reader should know of what a unit has made of its log, ``y`` as it is believed."""
     out: list[Caveat] = []
-    unit, space = own.unit, reading.space
-    used = space.W.any(axis=1)
+    unit, used = own.unit, reading.used
 
     def add(code: str, text: str) -> None:
         out.append(Caveat(code, unit.name, f"unit {unit.name!r}: {text}"))
@@ -217,9 +210,9 @@ def reading_caveats(own: UnitData, reading: Reading, y: FloatArray) -> tuple[Cav
             "weak-channels",
             f"{', '.join(weak)} look like noise to it (less than {100 * WEAK:.0f} % of the "
             "movement is shared with earlier rows, its inputs or its other channels); effects on them may be missed: "
-            f"rank={len(space.scale)} would send every channel",
+            f"rank={len(used)} would send every channel",
         )
-    if space.rank == int(used.sum()):
+    if reading.weights.shape[1] == int(used.sum()):
         add("exact-message", EXACT_NUMBERS)
     absurd = absurd_readings(unit, own.u, unit.input_names) + absurd_readings(unit, y, unit.output_names)
     return (*out, *absurd)

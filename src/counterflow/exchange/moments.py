@@ -1,15 +1,6 @@
-"""Release of moments by units with models: projections of measurements on what all inputs did, least squares of them.
+"""Releases of moments: projections of measurements on what all inputs did, and least squares of them.
 
-Under differential privacy rows are clipped, projections noised, each round at its share of the budget. Row t has a part
-φ[t] d[t]ᵀ in Z = Φᵀ d, d[t] = W (s[t] - centre[t]) clipped to |d[t]| <= c. Replacing it moves Z by |φ[t]| 2c at most.
-Replacing w consecutive rows moves it by |Φ_wᵀ D| <= |Φ_w| 2c √w, |Φ_w| the largest singular value of these rows of Φ.
-So a round is one Gaussian mechanism of sensitivity
-
-    Δ = 2 c reach,     reach = √w max |Φ_w|   (w = 1: the longest row of Φ).
-
-All of Φ, centre and W comes from inputs, models and what the unit has released before: rounds are chosen with earlier
-releases in view, which is what composition allows, μ² = Σ μ_i². The unit measures ``reach`` itself on the Φ that it was
-sent, so its promise does not rest on how anybody has made Φ.
+Units with models bring these, and couplings are found; of units with logs, responses of their channels to all inputs.
 """
 
 from __future__ import annotations
@@ -25,10 +16,11 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from counterflow.arrays import FloatArray
-from counterflow.caveats import Caveat
+from counterflow.arrays import FloatArray, frozen, slices
+from counterflow.caveats import Caveat, scope_of
 from counterflow.errors import DataError, OptionError, PrivacyError, ProtocolError
-from counterflow.exchange.compression import left_out_caveats, spans_of, sufficient_message
+from counterflow.exchange.compression import left_out_caveats, rows_and_channels, spans_of, sufficient_message
+from counterflow.exchange.estimators import KalmanEstimator
 from counterflow.exchange.exchange import (
     ONE_MEASUREMENT,
     UNPROTECTED,
@@ -39,34 +31,30 @@ from counterflow.exchange.exchange import (
     Reply,
 )
 from counterflow.exchange.input_feedback import REACTING, UNSEEN
+from counterflow.exchange.log_rows import operating_points, own_blocks
 from counterflow.exchange.method import Charge
-from counterflow.exchange.options import Options, one_of, option
+from counterflow.exchange.options import Options, by_unit, count, for_each_unit, one_of, option, truth
 from counterflow.exchange.outcome import Couplings, Learned, Status
 from counterflow.exchange.part import UnitPart
 from counterflow.exchange.privacy import clipping_caveats
+from counterflow.exchange.projections import SHARES, most_numbers, projected, sigma_of
 from counterflow.exchange.rows import labels_of
 from counterflow.exchange.sensors import SENSORS, Readings
 from counterflow.exchange.task import Task, UnitData
-from counterflow.learning.identifiability import diagnose
-from counterflow.learning.information import positions
-from counterflow.learning.log_moment_design import LogFound
-from counterflow.learning.log_moments import LogWindows
-from counterflow.learning.moment_design import Design
-from counterflow.learning.moments import MomentEstimate, clipping_bias, clipping_se_factor
+from counterflow.learning.identifiability import Doubt, diagnose
+from counterflow.learning.log_moments import LogDesign, LogFound, LogWindows
+from counterflow.learning.moments import (
+    Design,
+    MomentEstimate,
+    zeros_where_read,
+)
 from counterflow.learning.optimiser import Estimated, Quadratic
-from counterflow.learning.prior import faint_among
-from counterflow.learning.uncertainty import Uncertainty
-from counterflow.plant import LocalModel, OperatingPoint
-from counterflow.privacy import Privacy, gaussian_release
-from counterflow.privacy.clipping import STEPS, SURELY, AddedNoise, clipped_rows, private_radius
-from counterflow.protocol import Basis, Message, Moments, Outline, Request, Sufficient
+from counterflow.learning.uncertainty import DROWNED_CODE, Uncertainty, faint_among
+from counterflow.plant import LocalModel, OperatingPoint, Unit
+from counterflow.privacy import Privacy
+from counterflow.privacy.clipping import AddedNoise
+from counterflow.protocol import Basis, Identified, Message, Moments, Outline, Request, Sufficient
 
-SHARES = (0.05, 0.15, 0.8)  # of μ², by round: what others do is foreseen better in each, and less is left to clip
-RADIUS = 0.05  # of a round's μ²: what finding the clip costs
-COUNTED = 0.02  # of a round's μ²: what telling how much was clipped costs
-CHANNELS = 10_000  # of a unit, at most
-OUTSIDE = 5e-3  # share of rows that may be clipped, if noise lets it be seen
-UNEXPLAINED = 1e-3  # chance below which what moments leave unexplained is no chance
 SEEN = (
     "each unit was sent signals that are made of all units' inputs, by which it may learn how others were run, and "
     "what the rounds before foresaw of its own numbers; of others' measurements it saw nothing"
@@ -144,13 +132,16 @@ class MomentRelease(Release):
         """s (T+1, r), and which rows are whole; what s is in others does not matter."""
 
     def reply(self, at: ExchangeUnit, asked: Message) -> Reply:
-        memory = at.memory if isinstance(at.memory, MomentUnitMemory) else MomentUnitMemory()
+        memory = at.kept or MomentUnitMemory()
         if not isinstance(asked, Basis):
             return Reply(self.outline(at), memory)
         basis = asked.functions if len(asked.functions) else memory.basis
         digest = hashlib.sha256(at.own.u.tobytes()).hexdigest()
         message, made = projected(at.unit, *self.numbers(at), basis, asked, at.task.privacy, digest)
         return Reply(message, replace(memory, basis=basis), made)
+
+    def caveats(self, own: UnitData, read: Readings, part: UnitPart, state: ExchangeUnit) -> tuple[Caveat, ...]:
+        return left_out_caveats(own.unit, read.y)
 
     # ---- at the server
 
@@ -163,10 +154,9 @@ class MomentRelease(Release):
         return ()
 
     def prepare(self, at: ExchangeServer) -> Any:
-        memory = at.memory
-        if not isinstance(memory, MomentMemory) or not memory.outlines:
+        if at.kept is None or not at.kept.outlines:
             return None
-        return self.design(at, tuple(memory.outlines[name] for name in at.units), memory.before)
+        return self.design(at, tuple(at.kept.outlines[name] for name in at.units), at.kept.before)
 
     def check_reply(self, at: ExchangeServer, message: Message) -> None:
         if not isinstance(message, Moments):
@@ -179,7 +169,7 @@ class MomentRelease(Release):
             )
 
     def learn(self, at: ExchangeServer) -> Next:
-        memory = at.memory if isinstance(at.memory, MomentMemory) else MomentMemory()
+        memory = at.kept or MomentMemory()
         private, said = at.task.privacy is not None, cast(Any, at.said)
         if not at.turn:
             memory = replace(memory, outlines=said)
@@ -214,7 +204,7 @@ class MomentRelease(Release):
         told = message.clipped == made.may_clip  # and not what it really is
         if not (0 <= number < len(SHARES) and made.round == number and told and made.reach > 0):
             return None
-        return 2 * made.clip * made.reach / (mu_of(privacy, rows, number) * math.sqrt(_left(made.found_clip)))
+        return sigma_of(privacy, rows, number, made.clip, made.reach, made.found_clip)
 
 
 class MomentsOfModels(MomentRelease):
@@ -248,24 +238,18 @@ class MomentsOfModels(MomentRelease):
             asked = replace(asked, shape=np.eye(len(asked.shape)))  # the clip is of the numbers themselves
         return super().reply(at, asked)
 
-    def caveats(self, own: UnitData, read: Readings, part: UnitPart, state: ExchangeUnit) -> tuple[Caveat, ...]:
-        return left_out_caveats(own.unit, read.y)
-
     def design(self, at: ExchangeServer, outlines: tuple[Outline, ...], before: Any) -> Design:
         return Design(outlines, self.chosen(at.task).known_edges(at.units))
 
     def learned(self, task: Task, state: ExchangeServer) -> Learned:
-        design, memory = state.work or self.prepare(state), state.memory
-        assert isinstance(memory, MomentMemory)
-        found = memory.found
-        assert isinstance(found, MomentEstimate)
+        design, found = state.work or self.prepare(state), state.kept.found
         if not math.isfinite(found.misfit) or not np.isfinite(found.A).all() or not np.isfinite(found.B).all():
             raise DataError(
                 f"{task.label}: the numbers are beyond double precision; look for absurd values in the recording"
             )
         private = task.privacy is not None
         doubts = diagnose(design.measured, design.parameters.causes, labels_of(task))
-        covariance, caveats = doubted_covariance(design, memory)
+        covariance, caveats = doubted_covariance(design, state.kept)
         spread = Uncertainty(design.parameters, covariance).with_doubts(doubts)
         made = Estimated(
             found.A, found.B, design.local[2], -0.5 * found.misfit, found.steps, found.converged, found.left,
@@ -280,15 +264,11 @@ class MomentsOfModels(MomentRelease):
 
 def asking(design: Any, found: Any, number: int) -> tuple[Message, ...]:
     """What units are asked to project on in a round, and what is foreseen of their numbers by what was ``found``."""
-    foreseen = dict(zip(design.layout.names, design.foreseen(found), strict=True))
-    bases = dict(zip(design.layout.names, design.bases, strict=True))
     asked = []
-    for name in design.asked:
-        at, basis = foreseen[name], bases[name]
-        if number:
-            basis = np.zeros((0, basis.shape[1]))  # that of the round before
-        asked.append(Basis(name, number, float(at.least), basis, np.ascontiguousarray(at.centre), at.W))
-    return tuple(asked)
+    for name, basis, at in zip(design.layout.names, design.bases, design.foreseen(found), strict=True):
+        functions = np.zeros((0, basis.shape[1])) if number else basis  # later: those of the round before
+        asked.append(Basis(name, number, float(at.least), functions, np.ascontiguousarray(at.centre), at.W))
+    return tuple(each for each in asked if each.unit in design.asked)
 
 
 def shown(private: bool) -> Caveat:
@@ -299,44 +279,19 @@ def shown(private: bool) -> Caveat:
 
 
 def doubted_covariance(design: Design, memory: MomentMemory) -> tuple[FloatArray, tuple[Caveat, ...]]:
-    """Covariance of the couplings that knows of misfit and clipping; and what to say of these.
-
-    Where models do not explain the moments, variances grow by as much as they leave unexplained. Rows were clipped
-    around what ``centred`` foresaw. Of what they are away from it, as far as inputs tell, at least the share of ΦᵀΦ is
-    left that is in rows which were not clipped. So the couplings may be further from the centre than they were found,
-    by clipped / (1 - clipped) of how far that is; and what is left of the signal tells less.
-    """
-    found, centred = memory.found, memory.centred
-    assert isinstance(found, MomentEstimate)
-    widening, misfit = _misfit(found)
-    there = np.hstack([found.A, found.B])
-    before = np.hstack((centred.A, centred.B) if isinstance(centred, MomentEstimate) else design.local[:2])
-    factor, biases = np.ones(len(found.covariance)), []
-    rows, _ = positions(design.parameters)
-    caveats = list(misfit)
-    for name, own in zip(design.layout.names, design.layout.state_slices, strict=True):
-        share = memory.moments[name].clipped if name in memory.moments else 0.0
-        away = np.zeros_like(there)
-        away[own] = clipping_bias(share) * (there - before)[own]
-        biases.append(design.parameters.pack(away))
-        factor[(rows >= own.start) & (rows < own.stop)] = clipping_se_factor(share)
-        caveats += clipping_caveats(name, share, widened=True)
-    covariance = found.covariance * np.outer(factor, factor) + sum(np.outer(each, each) for each in biases)
-    return widening * covariance, tuple(caveats)
-
-
-def _misfit(found: MomentEstimate) -> tuple[float, tuple[Caveat, ...]]:
-    """By how much variances have to grow, because the models do not explain the moments; and what to say of it."""
-    from scipy.special import chdtrc
-
-    if found.freedom < 1 or float(chdtrc(found.freedom, found.misfit)) > UNEXPLAINED:
-        return 1.0, ()
-    ratio = found.misfit / found.freedom
-    text = (
-        f"the models do not explain the moments: what is left is {math.sqrt(ratio):.2g} times as large as their noise; "
-        "intervals were widened by that. Check the local models, and look for inputs that nobody records"
-    )
-    return ratio, (Caveat("moments-misfit", "", text),)
+    """Covariance of the couplings that knows of misfit and clipping; and what to say of these."""
+    found, clipped = cast(MomentEstimate, memory.found), {name: m.clipped for name, m in memory.moments.items()}
+    caveats = []
+    if found.unexplained > 1:
+        text = (
+            f"the models do not explain the moments: what is left is {math.sqrt(found.unexplained):.2g} times as large "
+            "as their noise; intervals were widened by that. Check the local models, and look for inputs that nobody "
+            "records"
+        )
+        caveats.append(Caveat("moments-misfit", "", text))
+    for name in design.layout.names:
+        caveats += clipping_caveats(name, clipped.get(name, 0.0), widened=True)
+    return design.doubted_covariance(found, cast(MomentEstimate, memory.centred), clipped), tuple(caveats)
 
 
 def _status(found: MomentEstimate, design: Design) -> Status:
@@ -350,112 +305,166 @@ def _status(found: MomentEstimate, design: Design) -> Status:
     return Status(found.converged, found.steps, math.sqrt(found.left), text)
 
 
-# ---- projections and their noise
+# ---- of logs
 
 
-def projected(
-    unit: str, numbers: FloatArray, there: NDArray[np.bool_], basis: FloatArray, asked: Basis,
-    privacy: Privacy | None, digest: str,
-) -> tuple[Moments, AddedNoise | None]:  # fmt: skip
-    """What a unit says of its ``numbers`` s (T+1, r), if they are ``there``, in one round; private if asked to be.
+@dataclass(frozen=True)
+class MomentLogOptions(Options):
+    """Options of "moments" from logs, and of private fits from logs.
 
-    ``digest``: of its inputs, by which a seeded source tells releases apart.
+    Parameters
+    ----------
+    memory : rows that impulse responses are followed; it must be chosen without looking at measurements. None: a
+        twentieth of the record, from 10 to 100.
+    same_row : whether an input acts on the row that it stands in, or {unit: whether}.
+    sensors, reacting : see ``MomentOptions``.
     """
-    rows, width = numbers.shape
-    if basis.shape[0] != rows or not 1 <= basis.shape[1] <= rows or asked.shape.shape != (width, width):
-        raise ProtocolError(
-            f"unit {unit!r}: a basis of shape {basis.shape} for {width} numbers of {rows} rows is none; ask the "
-            "coordinator what that was"
+
+    memory: int | None = option(None, lambda name, value: None if value is None else count(name, value, low=3))
+    same_row: bool | Mapping[str, bool] | None = option(None, for_each_unit(truth))
+    sensors: str | Mapping[str, str] | None = option(None, SENSORS)
+    reacting: str = option("refused", one_of(*REACTING))
+
+    elsewhere = dict.fromkeys(
+        ("edges", "forbidden"),
+        "is of direct couplings, and moments of logs tell what inputs do in all, by whatever way; leave it out, or "
+        "give models",
+    )
+
+
+class MomentsOfLogs(MomentRelease):
+    from_logs = True
+    options = MomentLogOptions
+    borrowed = frozenset({"rank", "regime"})
+    told = Identified
+
+    def check(self, task: Task) -> None:
+        if task.privacy is not None and task.privacy.release == "rows":
+            raise PrivacyError(
+                f"{task.label}: rows of a unit without a model are made with level, scale and basis that it finds on "
+                "the very rows that are to be private. release='moments' needs none of these; or give models",
+                code="private-logs",
+            )
+        if task.privacy is not None and task.privacy.models != "excluded":
+            raise OptionError(f"{task.label}: 'models' says what models have cost, and there are none; leave it out")
+        super().check(task)
+
+    def at_once(self, task: Task, unit: str) -> bool:
+        return bool(by_unit("same_row", self.chosen(task).same_row, task.units).get(unit))
+
+    # ---- at a unit
+
+    def ready(self, task: Task, own: UnitData) -> None:
+        ranges(own.unit, own.y, task.privacy is not None)  # refuses channels without limits
+
+    def outline(self, at: ExchangeUnit) -> Outline:
+        rows, chosen = rows_and_channels(at.own.y)
+        none, inputs = np.zeros((0, 0)), at.own.u.shape[1]
+        observation = np.zeros((int(chosen.sum()), 0))
+        return Outline(at.unit, none, np.zeros((0, inputs)), none, observation, at.own.u, spans_of(rows))
+
+    def numbers(self, at: ExchangeUnit) -> tuple[FloatArray, NDArray[np.bool_]]:
+        """Channels by their ranges."""
+        middle, half = self.standard(at)
+        rows, chosen = rows_and_channels(at.own.y)
+        with np.errstate(over="ignore"):
+            return (at.own.y[:, chosen] - middle[chosen]) / half[chosen], rows
+
+    def standard(self, at: ExchangeUnit) -> tuple[FloatArray, FloatArray]:
+        """Middle and half width (D_m,) of the channels."""
+        known = None if at.kept is None else cast(MomentUnitMemory, at.kept).standard
+        return known or ranges(at.own.unit, at.own.y, at.task.privacy is not None)
+
+    def reply(self, at: ExchangeUnit, asked: Message) -> Reply:
+        if not isinstance(asked, Identified):
+            return super().reply(at, asked)
+        (_, half), chosen = self.standard(at), rows_and_channels(at.own.y)[1]
+        if asked.observation.shape[0] != chosen.sum() or asked.input_level.shape != (at.own.u.shape[1],):
+            raise ProtocolError(f"unit {at.unit!r}: the identified blocks are of other numbers or inputs")
+        C = np.zeros((len(half), asked.observation.shape[1]))
+        C[chosen] = half[chosen, None] * asked.observation
+        R = np.diag(np.square(half))
+        R[np.ix_(chosen, chosen)] = asked.noise * np.outer(half[chosen], half[chosen])
+        model = LocalModel(A=asked.A, B=asked.B, C=C, Q=asked.Q, R=R)
+        return Reply(None, replace(at.kept, model=model, point=OperatingPoint(asked.input_level, asked.same_row)))
+
+    def kept_part(self, task: Task, own: UnitData, state: ExchangeUnit) -> UnitPart:
+        model = state.kept.model
+        return UnitPart(
+            replace(own.unit, states=model.states), model, KalmanEstimator(model),
+            output_level=frozen(self.standard(state)[0]), point=state.kept.point,
+        )  # fmt: skip
+
+    # ---- at the server
+
+    def design(self, at: ExchangeServer, outlines: tuple[Outline, ...], before: Any) -> LogDesign:
+        same_row = tuple(self.at_once(at.task, name) for name in at.units)
+        return LogDesign(outlines, self.chosen(at.task).memory, same_row, before)
+
+    def closing(self, at: ExchangeServer, design: LogDesign, found: LogFound) -> tuple[Message, ...]:
+        """Each unit's own blocks of the system."""
+        record, made, _ = design.system(found)
+        numbers = slices(design.outputs)
+        return own_blocks(record, made, record.observation, record.noise, numbers, design.same_row, design.level)
+
+    def learned(self, task: Task, state: ExchangeServer, earlier: tuple[Doubt, ...] | None = None) -> Learned:
+        """``earlier``: doubts that windows before have left; those stay which this one leaves as well."""
+        design: LogDesign = state.work or self.prepare(state)
+        found = design.knowing_clips(state.kept.found, state.kept.centred)
+        record, made, spread = design.system(found)
+        measured = replace(record, values=zeros_where_read(design.outlines))
+        everyone = range(len(record.names))
+        doubts = diagnose(measured, [everyone for _ in everyone], labels_of(task))
+        if earlier is not None:
+            doubts = tuple(old for old in earlier if any(old.meets(new) for new in doubts))
+        windows = LogWindows(design.bank, design.level, design.scale, found.windows)
+        couplings = Couplings(made, record, spread.with_doubts(doubts), doubts, of_moments=True, windows=windows)
+        text = (
+            f"responses were followed for {design.bank.memory} rows by {design.bank.size} functions of each input; "
+            "what inputs do later than that is not in the answers. The graph is of what inputs do in all, not of "
+            "direct couplings alone"
         )
-    centre = asked.centre if len(asked.centre) else np.zeros((rows, width))
-    if centre.shape != numbers.shape or np.linalg.matrix_rank(asked.shape) < width:
-        raise ProtocolError(f"unit {unit!r}: centre or shape of the round are not of {width} numbers of {rows} rows")
-    used = np.where(there[:, None], basis, 0.0)
-    if privacy is None:
-        values = used.T @ np.where(there[:, None], numbers, 0.0)
-        return Moments(unit, asked.round, values, np.zeros((width, width))), None
-    with np.errstate(all="ignore"):
-        moved = (numbers - centre) @ asked.shape.T
-    names = unit, str(privacy.start), digest, str(asked.round)
-    noised, made = released(moved, there, basis, privacy, asked.round, asked.least, *names)
-    back = np.linalg.inv(asked.shape)
-    values = noised @ back.T + used.T @ centre
-    noise = made.variance * back @ back.T
-    return Moments(unit, asked.round, np.ascontiguousarray(values), (noise + noise.T) / 2, made.may_clip), made
+        notes = [*(doubt.caveat for doubt in doubts), Caveat("responses-followed", "", text)]
+        if task.privacy is not None:
+            notes += [drowned_caveat(effect, cause) for effect, cause in design.drowned(found)]
+        for name, each, told in zip(record.names, found.estimates, found.windows, strict=True):
+            clipped = sum(share * window.clipped for share, window in zip(each.shares, told, strict=True))
+            notes += clipping_caveats(name, clipped, widened=True)
+        numbers = sum(basis.shape[1] * r for basis, r in zip(design.bases, design.outputs, strict=True))
+        status = Status(True, 1, 0.0, f"least squares on {numbers} moments of {len(design.inputs)} rows")
+        notes.append(shown(task.privacy is not None))
+        points = operating_points(record, design.same_row, design.level)
+        return Learned(made.A, made.B, made.Q, record.states, status, couplings, tuple(notes), points)
 
 
-def released(
-    rows: FloatArray, there: NDArray[np.bool_], basis: FloatArray, privacy: Privacy, number: int, least: float,
-    *names: str,
-) -> tuple[FloatArray, AddedNoise]:  # fmt: skip
-    """Φᵀ d with noise (K, r), once and for all: send it again, but do not make it again.
-
-    ``rows``: d (T+1, r), which count where they are ``there`` (T+1,); that is public, and must not depend on their
-    values. ``basis``: Φ (T+1, K). ``number``: of the round. ``least``: radius below which no clip is tried, 0: none.
-    ``names``: whose noise a seeded source gives.
-    """
-    used, known = np.where(there[:, None], basis, 0.0), rows[there]
-    known = np.where(np.isfinite(known).all(axis=1, keepdims=True), known, 0.0)  # beyond all numbers: it stays, as zero
-    mu = mu_of(privacy, len(rows), number)
-    given = privacy.clip is not None
-    if privacy.clip is not None:
-        radius = privacy.clip
-    else:
-        radius = private_radius(known, math.sqrt(RADIUS) * mu, privacy, *names, outside=OUTSIDE, least=least)
-    inside, outside = clipped_rows(known, radius)
-    reach = reach_of(used, privacy.window)
-    if not reach > 0:
-        raise PrivacyError(
-            f"unit {names[0]!r}: none of its rows has a part in what it is asked for; nothing was released"
-        )
-    may_clip = _told_share(used[there], outside, math.sqrt(COUNTED) * mu, privacy, *names)
-    sigma = 2 * radius * reach / (mu * math.sqrt(_left(not given)))
-    noised = gaussian_release(used[there].T @ inside, sigma, privacy.source, *names, "moments")
-    share = float(outside.mean()) if len(outside) else 0.0
-    return noised, AddedNoise(sigma, radius, not given, share, may_clip, reach, number)
+def ranges(unit: Unit, y: FloatArray, private: bool) -> tuple[FloatArray, FloatArray]:
+    """Middle and half width (D_m,) of each channel: of its limits; of its readings, where nothing is private."""
+    middle, half = np.zeros(y.shape[1]), np.ones(y.shape[1])
+    for k, channel in enumerate(unit.outputs):
+        limits = channel.limits
+        if limits is not None and np.isfinite(limits).all():
+            middle[k], half[k] = (limits[0] + limits[1]) / 2, (limits[1] - limits[0]) / 2
+        elif private:
+            raise PrivacyError(
+                f"unit {unit.name!r}: channel {channel.name!r} has no finite limits, and a private fit from logs "
+                "is standardised by the instruments' ranges, not by readings: give counterflow.Channel("
+                f"{channel.name!r}, limits=(low, high)) of the instrument",
+                code="limits-needed",
+            )
+        else:
+            known = y[np.isfinite(y[:, k]), k]
+            if len(known) < 2:
+                raise DataError(f"unit {unit.name!r}: channel {channel.name!r} was hardly ever read: leave it out")
+            middle[k], half[k] = known.mean(), max(float(known.std()), 1e-300)
+    return middle, half
 
 
-def reach_of(basis: FloatArray, window: int) -> float:
-    """How far ``window`` consecutive rows, each at most 1 long, can move projections on a basis (T+1, K)."""
-    scale = float(np.abs(basis).max(initial=0.0))
-    if not scale > 0:
-        return 0.0
-    basis = basis / scale  # squares of small numbers would vanish
-    if window == 1:
-        return float(np.linalg.norm(basis, axis=1).max()) * scale * (1 + 1e-12)
-    width = min(window, len(basis))
-    starts = np.arange(len(basis) - width + 1)
-    worst = 0.0
-    for first in range(0, len(starts), 512):  # a few hundred windows at a time
-        at = starts[first : first + 512, None] + np.arange(width)
-        rows = basis[at]
-        gram = np.einsum("nwk,nwl->nkl" if basis.shape[1] <= width else "nwk,nvk->nwv", rows, rows, optimize=True)
-        worst = max(worst, float(np.linalg.eigvalsh(gram)[:, -1].max()))
-    return math.sqrt(width * worst) * scale * (1 + 1e-12)
-
-
-def most_numbers(rows: int) -> int:
-    """How many numbers all rounds could release, counts included: no basis has more signals than rows."""
-    return len(SHARES) * (rows * CHANNELS + STEPS + 1)
-
-
-def mu_of(privacy: Privacy, rows: int, number: int) -> float:
-    """Of round ``number``."""
-    return math.sqrt(SHARES[number]) / privacy.multiplier(most_numbers(rows))
-
-
-def _left(found_clip: bool) -> float:
-    """Share of a round's μ² that is left for the projections."""
-    return 1 - COUNTED - (RADIUS if found_clip else 0.0)
-
-
-def _told_share(basis: FloatArray, outside: NDArray[np.bool_], mu: float, privacy: Privacy, *names: str) -> float:
-    """Share of ΦᵀΦ in the rows that are clipped, at most: what clipping can take of a projection, told with noise.
-
-    Replacing w rows moves the share by at most what w rows have of it.
-    """
-    weight = np.square(basis / np.abs(basis).max()).sum(axis=1)
-    weight = weight / weight.sum()
-    sigma = min(1.0, privacy.window * float(weight.max())) / mu
-    told = gaussian_release(np.array([weight[outside].sum()]), sigma, privacy.source, *names, "share clipped")
-    return float(np.clip(told[0] + SURELY * sigma, 0.0, 1.0))
+def drowned_caveat(effect: str, cause: str) -> Caveat:
+    """Of responses that the noise of privacy leaves open."""
+    text = (
+        f"{cause} -> {effect}: noise drowns what inputs of {cause} do here; what is said of it may be off by as much "
+        "as it says, and where nothing is found only what lies beyond the interval is ruled out. What helps: more rows "
+        "(the noise falls as one over them), a larger epsilon, or a shorter memory; counterflow privacy plan --logs "
+        "foretells it"
+    )
+    return Caveat(DROWNED_CODE, scope_of((cause, effect)), text)

@@ -18,11 +18,10 @@ from counterflow.learning.log_moments import LogWindows
 from counterflow.learning.model import Model
 from counterflow.learning.network import Network
 from counterflow.learning.network_model import model_from
-from counterflow.learning.online import Memory
 from counterflow.learning.optimiser import Estimated
 from counterflow.learning.regime_sums import Regime
 from counterflow.learning.stream import Stream
-from counterflow.learning.uncertainty import Uncertainty
+from counterflow.learning.uncertainty import Memory, Uncertainty
 from counterflow.plant.units import OperatingPoint
 
 

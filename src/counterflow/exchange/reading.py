@@ -7,7 +7,7 @@ server never learns what was measured; what it finds for s, the unit lifts back 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 from counterflow.arrays import FloatArray
 from counterflow.errors import DataError, ProtocolError
 from counterflow.exchange.compression import spans_of
-from counterflow.identification import SignalSpace, lagged_gram, signal_space
+from counterflow.identification import lagged_gram, signal_space
 from counterflow.plant import LocalModel, Unit
 from counterflow.protocol import Identified, Reduced
 
-FINEST = 1e-9  # of the correlations' eigenvalues: a direction in which nothing moves by itself
 LEAST = 1e-6  # of a channel's variance: the least noise it is taken to have
 LEAST_ROWS = 20
 LEAST_READINGS = 10  # of a channel that comes seldom, to be of use
@@ -35,12 +34,15 @@ NEIGHBOURS = 2  # rows before and after one that are asked what its numbers are 
 class Reading:
     """How a unit reads its numbers s off its channels, and how s moves them: y = level + scale (L s + rest).
 
-    ``weights`` (D_m, r): s = weightsᵀ (y - level) / scale. ``lift`` (D_m, r): L, with weightsᵀ L = I. ``rest`` (D_m,
-    D_m): covariance of what the numbers leave of the standardised channels. ``scatter`` (r, r): rows of L are uncertain
-    with covariance scatter times their own diagonal entry of ``rest``.
+    ``weights`` (D_m, r): s = weightsᵀ (y - level) / scale; zero for channels that are not used. ``noise`` (D_m,): of
+    each standardised channel that is. ``lift`` (D_m, r): L, with weightsᵀ L = I. ``rest`` (D_m, D_m): covariance of
+    what the numbers leave of the standardised channels. ``scatter`` (r, r): rows of L are uncertain with covariance
+    scatter times their own diagonal entry of ``rest``.
     """
 
-    space: SignalSpace
+    level: FloatArray
+    scale: FloatArray
+    noise: FloatArray
     weights: FloatArray
     lift: FloatArray
     scatter: FloatArray
@@ -54,61 +56,42 @@ class Reading:
         their own. Where readings of the others are missing, the last one stands in for this purpose, and only for this.
         """
         often, seldom = _regular(y)
+        still = f"unit {unit.name!r}: none of its outputs ever moves; there is nothing to identify"
         if not often.any() and not seldom.any():
-            raise DataError(f"unit {unit.name!r}: none of its outputs ever moves; there is nothing to identify")
-        known, drive = _held(y[:, often], u)
-        if often.any() and len(known) < LEAST_ROWS:
-            raise DataError(
-                f"unit {unit.name!r}: {len(known)} rows with measurements are too few to identify it; record more"
-            )
-        if not often.any():
-            return cls._alone(y, seldom)
-        if (np.ptp(known, axis=0) == 0).all():
-            raise DataError(f"unit {unit.name!r}: none of its outputs ever moves; there is nothing to identify")
-        try:
-            most = int(often.sum()) if rank is not None else _different(known)
-            space = signal_space(known, rank=None if rank is None else min(rank, most), u=drive)
-            if rank is None:
-                space = signal_space(known, rank=min(space.rank + SPARE, most), u=drive)
-        except DataError as error:
-            raise DataError(f"unit {unit.name!r}: {error}") from error
-        weights = space.weights
-        z = (known - space.mean) / space.scale
-        lift, scatter = _lifted(z, z @ weights, drive, space.W)
-        left = z - (z @ weights) @ lift.T
-        reach = np.eye(len(lift)) - lift @ weights.T
-        rest = left.T @ left / len(left) + LEAST * reach @ reach.T
-        found = cls(space, *_along_channels(weights, lift, scatter), rest)
-        return found if often.all() else found._beside(often, cls._alone(y, seldom))
+            raise DataError(still)
+        D, r, single = len(often), 0, int(seldom.sum())
+        level, scale, noise = np.zeros(D), np.ones(D), np.where(seldom, LEAST, 1.0)
+        rest = np.diag(noise)
+        if often.any():
+            known, drive = _held(y[:, often], u)
+            if len(known) < LEAST_ROWS:
+                raise DataError(
+                    f"unit {unit.name!r}: {len(known)} rows with measurements are too few to identify it; record more"
+                )
+            if (np.ptp(known, axis=0) == 0).all():
+                raise DataError(still)
+            try:
+                space = signal_space(known, drive, rank, SPARE)
+            except DataError as error:
+                raise DataError(f"unit {unit.name!r}: {error}") from error
+            z, r = (known - space.mean) / space.scale, space.rank
+            own_lift, own_scatter = _lifted(z, z @ space.weights, drive, space.W)
+            left = z - (z @ space.weights) @ own_lift.T
+            beyond = np.eye(len(own_lift)) - own_lift @ space.weights.T
+            level[often], scale[often], noise[often] = space.mean, space.scale, space.noise
+            rest[np.ix_(often, often)] = left.T @ left / len(left) + LEAST * beyond @ beyond.T
+        weights, lift, scatter = np.zeros((D, r + single)), np.zeros((D, r + single)), np.zeros((r + single,) * 2)
+        if often.any():
+            weights[often, :r], lift[often, :r], scatter[:r, :r] = _along_channels(space.weights, own_lift, own_scatter)
+        if single:
+            level[seldom], scale[seldom] = np.nanmean(y[:, seldom], axis=0), np.nanstd(y[:, seldom], axis=0)
+            weights[seldom, r:] = lift[seldom, r:] = np.eye(single)
+        return cls(level, scale, noise, weights, lift, scatter, rest)
 
-    @classmethod
-    def _alone(cls, y: FloatArray, chosen: NDArray[np.bool_]) -> Reading:
-        """Each of the chosen channels a number of its own; of the others nothing is sent."""
-        D, r = len(chosen), int(chosen.sum())
-        mean, scale = np.zeros(D), np.ones(D)
-        mean[chosen], scale[chosen] = np.nanmean(y[:, chosen], axis=0), np.nanstd(y[:, chosen], axis=0)
-        W = np.eye(D)[:, chosen]
-        none = np.zeros(0)
-        noise = np.where(chosen, LEAST, np.nan)
-        space = SignalSpace(mean, scale, W, noise, none, none)
-        return cls(space, W, W, np.zeros((r, r)), np.where(chosen, LEAST, 1.0) * np.eye(D))
-
-    def _beside(self, often: NDArray[np.bool_], others: Reading) -> Reading:
-        """This reading of the channels that come often, and another of the rest."""
-        wide, space = self.space.spread(often), others.space
-        r, more = self.space.rank, space.rank
-        mean, scale, noise = (
-            np.where(often, mine, its)
-            for mine, its in ((wide.mean, space.mean), (wide.scale, space.scale), (wide.noise, space.noise))
-        )
-        weights, lift = np.zeros((len(often), r + more)), np.zeros((len(often), r + more))
-        weights[often, :r], lift[often, :r] = self.weights, self.lift
-        weights[:, r:], lift[:, r:] = others.weights, others.lift
-        scatter, rest = np.zeros((r + more, r + more)), np.array(others.rest)
-        scatter[:r, :r] = self.scatter
-        rest[np.ix_(often, often)] = self.rest
-        whole = replace(wide, mean=mean, scale=scale, noise=noise, W=np.hstack([wide.W, space.W]))
-        return Reading(whole, weights, lift, scatter, rest)
+    @property
+    def used(self) -> NDArray[np.bool_]:
+        """(D_m,): channels that the numbers are read off."""
+        return np.asarray(self.weights.any(axis=1))
 
     def message(self, unit: str, y: FloatArray, u: FloatArray, later: bool = False) -> Reduced:
         """What is sent of measurements (T+1, D_m): numbers of all rows in which anything was read."""
@@ -128,13 +111,13 @@ class Reading:
         Where channels are missing, the others tell the numbers as well as they can: weighted by the noise of each. The
         variance is inf where they tell nothing.
         """
-        used = self.space.W.any(axis=1)
-        z = np.where(used, (y - self.space.mean) / self.space.scale, 0.0)
+        used = self.used
+        z = np.where(used, (y - self.level) / self.scale, 0.0)
         there = np.isfinite(z)
         values = np.where(there, z, 0.0) @ self.weights
         variance = np.zeros_like(values)
         patterns, which = np.unique(there, axis=0, return_inverse=True)
-        noise = np.maximum(np.where(used, self.space.noise, 1.0), FINEST_NOISE)
+        noise = np.maximum(np.where(used, self.noise, 1.0), FINEST_NOISE)
         seen = self.lift / noise[:, None]
         least = np.diag(np.linalg.inv(self.lift.T @ seen + VAGUE * np.eye(self.lift.shape[1])))
         for k, pattern in enumerate(patterns):
@@ -154,7 +137,7 @@ class Reading:
 
         With this R the best reading of the states off a row goes by the numbers s and nothing else, as it was found.
         """
-        lift, scale = self.lift, self.space.scale
+        lift, scale = self.lift, self.scale
         if found.observation.shape[0] != lift.shape[1]:
             raise ProtocolError(
                 f"unit {unit!r} sent {lift.shape[1]} numbers a row, got back {found.observation.shape[0]}"
@@ -165,7 +148,7 @@ class Reading:
 
     def doubt(self, found: Identified) -> tuple[FloatArray, FloatArray]:
         """Variances (D_m,) and matrix (P_m, P_m): a row of C is uncertain with covariance variance times matrix."""
-        variances = np.diag(self.rest) * self.space.scale**2
+        variances = np.diag(self.rest) * self.scale**2
         variances[~self.lift.any(axis=1)] = 0.0
         matrix = found.observation.T @ self.scatter @ found.observation
         return np.asarray(variances), np.asarray((matrix + matrix.T) / 2)
@@ -226,14 +209,6 @@ def _held(y: FloatArray, u: FloatArray) -> tuple[FloatArray, FloatArray]:
     total = np.vstack([np.zeros(u.shape[1]), np.cumsum(u, axis=0)])
     since = np.concatenate([[rows[0]], rows[:-1] + 1])
     return held, np.asarray((total[rows + 1] - total[since]) / (rows + 1 - since)[:, None])
-
-
-def _different(y: FloatArray) -> int:
-    """How many of the channels of y (n, D) are not copies or sums of others."""
-    centred = y - y.mean(axis=0)
-    size = np.sqrt(np.square(centred).sum(axis=0))
-    moving = centred[:, size > 0] / size[size > 0]
-    return max(int((np.linalg.eigvalsh(moving.T @ moving) > FINEST).sum()), 1)
 
 
 def copies_of(y: FloatArray) -> list[tuple[int, int]]:

@@ -48,8 +48,7 @@ from counterflow.learning.identifiability import Labels, diagnose
 from counterflow.learning.likelihood import SharedRecord
 from counterflow.learning.optimiser import Estimated, maximum_likelihood
 from counterflow.learning.parameters import Estimate
-from counterflow.learning.prior import faint_couplings, weak_prior
-from counterflow.learning.uncertainty import affordable, uncertainty
+from counterflow.learning.uncertainty import affordable, faint_couplings, uncertainty, weak_prior
 from counterflow.plant import LocalModel
 from counterflow.privacy import Privacy, gaussian_release
 from counterflow.privacy.clipping import STEPS, SURELY, AddedNoise, clipped_rows, private_radius
@@ -141,8 +140,7 @@ class Rows(Release):
         return Next(Maximum(shared, found), (), found.converged)
 
     def learned(self, task: Task, state: ExchangeServer) -> Learned:
-        assert isinstance(state.memory, Maximum)
-        return learned_maximum(task, state.memory.shared, state.memory.found)
+        return learned_maximum(task, state.kept.shared, state.kept.found)
 
     def charges(self, task: Task, model: LocalModel | None, rows: int) -> list[Charge]:
         assert task.privacy is not None

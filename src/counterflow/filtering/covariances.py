@@ -13,7 +13,6 @@ from counterflow.arrays import FloatArray
 from counterflow.errors import ModelError, UnstableError
 from counterflow.filtering.compression import compress
 from counterflow.filtering.products import triangular_solve
-from counterflow.filtering.results import freeze
 
 VAGUE = 1e6  # a vague variance, in units of what P noise-free steps of measurements determine
 _LASTING = 1e-10  # modes closer than this to the unit circle, or outside it, have no stationary covariance to speak of
@@ -43,8 +42,7 @@ class Update(NamedTuple):
 
 
 def update(X: FloatArray, observation: FloatArray) -> Update:
-    """Condition X (P, P) on a measurement C~ (r, P), in Joseph's form: symmetric, positive semidefinite. r may be zero.
-    """
+    """Condition X (P, P) on a measurement C~ (r, P), in Joseph's form: symmetric and semidefinite. r may be zero."""
     from scipy.linalg.lapack import dpotrf
 
     r, P = observation.shape
@@ -234,14 +232,12 @@ class SteadyState:
     """Where the covariances of the filter settle.
 
     ``gain`` (P, D): filtered = predicted + K (y - C predicted). ``innovation_covariance`` (D, D): of y - C predicted.
-    ``radius``: spectral radius of A (I - K C), less than 1: how fast the filter forgets.
     """
 
     predicted_covariance: FloatArray
     filtered_covariance: FloatArray
     gain: FloatArray
     innovation_covariance: FloatArray
-    radius: float
 
 
 def steady_state(A: FloatArray, C: FloatArray, Q: FloatArray, R: FloatArray) -> SteadyState:
@@ -257,10 +253,7 @@ def steady_state(A: FloatArray, C: FloatArray, Q: FloatArray, R: FloatArray) -> 
     change = update(X, compression.observation)
     gain = change.gain @ np.linalg.solve(change.factor, compression.reach) if change.factor.size else 0 * C.T
     innovation = C @ X @ C.T + R
-    return SteadyState(
-        predicted_covariance=freeze(X), filtered_covariance=freeze(change.filtered), gain=freeze(gain),
-        innovation_covariance=freeze((innovation + innovation.T) / 2), radius=spectral_radius(closed_loop(A, change)),
-    )  # fmt: skip
+    return SteadyState(X, change.filtered, gain, (innovation + innovation.T) / 2)
 
 
 def _solve(A: FloatArray, observation: FloatArray, Q: FloatArray) -> FloatArray:

@@ -12,6 +12,9 @@ are one linear recurrence, computed as matrix products. Rows that differ too oft
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,13 +31,61 @@ from counterflow.filtering.covariances import (
     update,
 )  # fmt: skip
 from counterflow.filtering.products import product, triangular_solve
-from counterflow.filtering.results import FilterResult, Run, freeze
 from counterflow.filtering.time_varying import Rows, predicted_covariances, recurrence
 from counterflow.recurrence import linear_recurrence
 
 _LONG = 1000  # rows alike that are worth settling for; fewer are filtered faster as rows that differ
 _CHUNK = 65536  # rows that differ at a time, so that working memory does not grow with the record
 _GROWING = 1.0 + 1e-9  # closed loops beyond this radius are stepped row by row, so that overflow can be told
+
+
+class Run(NamedTuple):
+    """Rows ``start`` to ``stop - 1``, which share one covariance and one gain."""
+
+    start: int
+    stop: int
+    predicted: FloatArray  # X (P, P), before the measurement
+    filtered: FloatArray  # after it
+    observation: FloatArray  # C~ (r, P)
+    score: FloatArray  # N (P, r): the filtered mean is the predicted one plus X N times the innovation
+
+
+@dataclass(frozen=True)
+class FilterResult:
+    """State estimates of every row, given the measurements up to that row.
+
+    ``predicted`` (T+1, P): E[h[t] | y[0..t-1]]; row 0 is the initial mean. ``filtered`` (T+1, P): E[h[t] | y[0..t]].
+    ``log_likelihood``: of every measured number. ``innovations`` (T+1, r): what the rows of each Run brought that was
+    new, whitened; zero for Rows. ``runs``: the covariances, without repetition; the smoother reads them.
+    """
+
+    predicted: FloatArray
+    filtered: FloatArray
+    log_likelihood: float
+    innovations: FloatArray = field(repr=False)
+    runs: tuple[Run | Rows, ...] = field(repr=False)
+
+    @cached_property
+    def slopes(self) -> FloatArray:
+        """Derivative of each row's log-likelihood in its predicted state (T+1, P): C~' S^-1 (s - C~ p)."""
+        out = np.zeros_like(self.predicted)
+        for run in self.runs:
+            at = slice(run.start, run.stop)
+            if isinstance(run, Rows):
+                out[at] = run.slope
+            else:
+                out[at] = self.innovations[at, : run.score.shape[1]] @ run.score.T
+        return out
+
+    @property
+    def final_mean(self) -> FloatArray:
+        """(P,) filtered mean of the last row, where a forecast starts."""
+        return np.asarray(self.filtered[-1])
+
+    @property
+    def final_covariance(self) -> FloatArray:
+        """(P, P) filtered covariance of the last row."""
+        return self.runs[-1].filtered
 
 
 def kalman_filter(
@@ -59,10 +110,7 @@ def kalman_filter(
             "the estimates overflow: y, u or initial_mean is too large for double precision, "
             "or the filter has no gain on an unstable state (Q and initial_covariance both zero there)"
         )
-    return FilterResult(
-        freeze(pass_.predicted), freeze(pass_.filtered), pass_.log_likelihood, freeze(pass_.innovations),
-        tuple(pass_.runs),
-    )  # fmt: skip
+    return FilterResult(pass_.predicted, pass_.filtered, pass_.log_likelihood, pass_.innovations, tuple(pass_.runs))
 
 
 class _Pass:
@@ -117,7 +165,7 @@ class _Pass:
         self.log_likelihood -= 0.5 * float(np.einsum("ij,ij->", residual, white))
         self.log_likelihood -= float(np.log(np.einsum("nii->ni", factor)).sum())
         self.predicted[first:last], self.filtered[first:last] = p, x
-        self.runs.append(Rows(first, last, X, filtered, C, factor, residual, slope, blocks))
+        self.runs.append(Rows(first, last, X, filtered, C, slope, blocks))
         self.covariance = predict(filtered, A, self.Q)
 
     def _alike(self, start: int, stop: int, observation: FloatArray) -> None:

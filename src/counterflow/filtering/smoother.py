@@ -14,43 +14,51 @@ own covariances are done many at a time (`time_varying`).
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import ModelError
 from counterflow.filtering.covariances import Convergence
+from counterflow.filtering.kalman import FilterResult, Run
 from counterflow.filtering.products import product, triangular_solve
-from counterflow.filtering.results import FilterResult, Run, SmootherResult, freeze
 from counterflow.filtering.time_varying import Rows, recurrence, smoothed_covariances
 from counterflow.recurrence import linear_recurrence
 
 
-def rts_smoother(
-    result: FilterResult, A: FloatArray, Q: FloatArray | None = None, *, covariances: bool = False, sums: bool = False
-) -> SmootherResult:
+@dataclass(frozen=True)
+class SmootherResult:
+    """State estimates of every row, given all measurements.
+
+    ``smoothed`` (T+1, P): E[h[t] | y[0..T]]; ``covariance`` (T+1, P, P), if asked for. ``covariance_sum``,
+    ``lag_covariance_sum`` (P, P): over all rows of it and of Cov[h[t+1], h[t] | y[0..T]], which is all that
+    expectation-maximisation needs. ``first_covariance``, ``last_covariance``: of rows 0 and T.
+    """
+
+    smoothed: FloatArray
+    covariance: FloatArray | None = field(repr=False)
+    covariance_sum: FloatArray = field(repr=False)
+    lag_covariance_sum: FloatArray = field(repr=False)
+    first_covariance: FloatArray = field(repr=False)
+    last_covariance: FloatArray = field(repr=False)
+
+
+def rts_smoother(result: FilterResult, A: FloatArray, Q: FloatArray, *, covariances: bool = False) -> SmootherResult:
     """Estimate the state in every row of a `kalman_filter`'s result from all measurements; A and Q are its own.
 
-    ``covariances``: return Cov[h[t]] of every row, given all measurements. ``sums``: return the sums of Cov[h[t]] and
-    of Cov[h[t+1], h[t]] over the rows, which is all that expectation-maximisation needs. Q is needed for both.
+    ``covariances``: return Cov[h[t]] of every row, too.
     """
-    smoothed = freeze(_means(result, A))
-    if not (covariances or sums):
-        return SmootherResult(smoothed)
-    assert Q is not None
-    backward = _Backward(result.runs, A, Q, covariances)
-    backward.run()
+    back = _Backward(result.runs, A, Q, covariances)
+    back.run()
     return SmootherResult(
-        smoothed, covariance=_frozen(backward.covariance),
-        covariance_sum=freeze(backward.covariance_sum) if sums else None,
-        lag_covariance_sum=freeze(backward.lag_covariance_sum) if sums else None,
-        first_covariance=_frozen(backward.first), last_covariance=_frozen(backward.last),
-    )  # fmt: skip
+        smoothed_states(result, A), back.covariance, back.covariance_sum, back.lag_covariance_sum, back.first, back.last
+    )
 
 
-def _means(result: FilterResult, A: FloatArray) -> FloatArray:
+def smoothed_states(result: FilterResult, A: FloatArray) -> FloatArray:
+    """(T+1, P): E[h[t] | y[0..T]]."""
     smoothed = np.array(result.filtered)
     adjoint = np.zeros(len(A))  # l of the row after the run in hand
     for run in reversed(result.runs):
@@ -64,7 +72,7 @@ def _means(result: FilterResult, A: FloatArray) -> FloatArray:
             continue
         score = run.score
         r = score.shape[1]
-        innovations = result.shared_innovations[run.start : run.stop, :r]
+        innovations = result.innovations[run.start : run.stop, :r]
         back = A.T - score @ (score.T @ run.predicted @ A.T)
         if run.stop - run.start == 1:
             smoothed[run.start] += run.filtered @ (adjoint @ A)
@@ -90,8 +98,7 @@ class _Backward:
         self.covariance = np.empty((T + 1, P, P)) if rows else None
         self.covariance_sum = np.zeros((P, P))
         self.lag_covariance_sum = np.zeros((P, P))
-        self.first: FloatArray | None = None
-        self.last: FloatArray | None = None
+        self.first = self.last = np.zeros((0, 0))
 
     def run(self) -> None:
         for run in reversed(self.runs):
@@ -120,8 +127,7 @@ class _Backward:
         self.covariance_sum += (stop - start) * smoothed
         if self.covariance is not None:
             self.covariance[start:stop] = smoothed
-        if self.last is None:
-            self.last = smoothed
+        self.last = self.last if self.last.size else smoothed
         self.first = smoothed
         if stop < self.runs[-1].stop:
             # Cov[h[t+1], h[t]] = (I + X G)^-1 A V with X, G of row t + 1
@@ -139,7 +145,7 @@ class _Backward:
         )  # fmt: skip
         self.covariance_sum += found.sum
         self.lag_covariance_sum += found.lag_sum
-        self.last = found.last if self.last is None else self.last
+        self.last = self.last if self.last.size else found.last
         self.first = found.first
         self._before(found.information, rows.predicted[0])
 
@@ -180,7 +186,3 @@ def _solve(inner: FloatArray, right: FloatArray) -> FloatArray:
             "the covariances of the filter are too large to be smoothed; give a smaller initial_covariance"
         )
     return triangular_solve(L, triangular_solve(L, right), transpose=True)
-
-
-def _frozen(array: Any) -> Any:
-    return None if array is None else freeze(array)

@@ -62,8 +62,6 @@ class Rows(NamedTuple):
     predicted: FloatArray  # X (n, P, P), before the measurement
     filtered: FloatArray  # V (P, P) of the last row, after it
     observation: FloatArray  # C~ (n, r, P); rows of zeros where less was measured
-    factor: FloatArray  # L (n, r, r), L L' = S
-    residual: FloatArray  # s - C~ p (n, r)
     slope: FloatArray  # (n, P) derivative of each row's log-likelihood in its predicted state, C~' S^-1 (s - C~ p)
     blocks: Blocks
 
@@ -71,11 +69,6 @@ class Rows(NamedTuple):
     def said(self) -> FloatArray:
         """M = C~' S^-1 C~ of every row (n, P, P)."""
         return _flat(self.blocks.said, self.blocks.rows)
-
-    @property
-    def innovations(self) -> FloatArray:
-        """L^-1 (s - C~ p) of every row (n, r)."""
-        return forward_substituted(self.factor, self.residual[:, :, None])[:, :, 0]
 
 
 def predicted_covariances(

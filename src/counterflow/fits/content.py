@@ -24,11 +24,10 @@ from counterflow.learning.likelihood import Patterns, SharedRecord
 from counterflow.learning.log_moments import BANDS, LogMoments, LogWindows
 from counterflow.learning.network import Network
 from counterflow.learning.network_learning import Posterior
-from counterflow.learning.online import Memory
 from counterflow.learning.optimiser import Estimated
 from counterflow.learning.parameters import Parameters
 from counterflow.learning.stream import TAIL, Stream
-from counterflow.learning.uncertainty import Uncertainty
+from counterflow.learning.uncertainty import Memory, Uncertainty
 from counterflow.plant.calendar import Calendar
 from counterflow.plant.units import check_name, first_repeated
 from counterflow.questions.answering import Server

@@ -34,15 +34,13 @@ from counterflow.exchange.task import LocalTask, UnitData
 from counterflow.fits import engine
 from counterflow.fits.engine import Traffic
 from counterflow.learning.likelihood import SharedRecord
-from counterflow.learning.log_moment_design import LogFound
+from counterflow.learning.log_moments import LogFound
 from counterflow.learning.model import Chosen
 from counterflow.learning.moments import MomentEstimate
 from counterflow.learning.network_model import NOT_FOLLOWING, newest_rows
-from counterflow.learning.online import refuse_repeated
 from counterflow.learning.optimiser import Quadratic
-from counterflow.learning.prior import DROWNED_CODE
 from counterflow.learning.system import system_of
-from counterflow.learning.uncertainty import Uncertainty
+from counterflow.learning.uncertainty import DROWNED_CODE, Uncertainty, refuse_repeated
 from counterflow.plant import LocalModel, Recording
 from counterflow.privacy import ANY_ROWS, Privacy
 from counterflow.protocol import Message, Request, encoded_size

@@ -2,8 +2,8 @@
 
 from counterflow.identification.lagged import LaggedGram, lagged_gram, stretches
 from counterflow.identification.noises import independent_noises
-from counterflow.identification.signal import SignalSpace, lift, project, signal_space
+from counterflow.identification.signal import SignalSpace, signal_space
 
 __all__ = [
-    "LaggedGram", "SignalSpace", "independent_noises", "lagged_gram", "lift", "project", "signal_space", "stretches",
+    "LaggedGram", "SignalSpace", "independent_noises", "lagged_gram", "signal_space", "stretches",
 ]  # fmt: skip

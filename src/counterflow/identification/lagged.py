@@ -8,15 +8,12 @@ rest costs nothing; the matrix of windows itself, `window` times as large as the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from counterflow.arrays import FloatArray
-from counterflow.errors import DataError, OptionError
-from counterflow.filtering.checks import as_floats
+from counterflow.errors import DataError
 
 _CHUNK = 4096  # rows multiplied at once: large enough for BLAS, small enough to stay in the cache
 
@@ -41,47 +38,31 @@ class LaggedGram:
         return self.outputs + self.inputs
 
 
-def stretches(y: ArrayLike, least: int = 1) -> tuple[slice, ...]:
+def stretches(y: FloatArray, least: int = 1) -> tuple[slice, ...]:
     """The longest runs of rows of y (T+1, r) in which every channel was measured (not NaN), in order of time.
 
     Runs of fewer than ``least`` rows are left out.
     """
-    y = as_record("y", y)
-    if np.isinf(y).any():
-        row, column = (int(i) for i in np.argwhere(np.isinf(y))[0])
-        raise DataError(
-            f"y must be finite or missing; row {row}, column {column} is {y[row, column]}. "
-            "Mark what was not measured with NaN"
-        )
     whole = np.concatenate([[False], np.isfinite(y).all(axis=1), [False]])
     edges = np.flatnonzero(whole[1:] != whole[:-1])
     runs = zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
-    return tuple(slice(start, stop) for start, stop in runs if stop - start >= max(least, 1))
+    return tuple(slice(start, stop) for start, stop in runs if stop - start >= least)
 
 
-_stretches = stretches  # the functions below have a parameter of that name
-
-
-def lagged_gram(y: ArrayLike, u: ArrayLike, window: int, stretches: Sequence[slice] | None = None) -> LaggedGram:
+def lagged_gram(y: FloatArray, u: FloatArray, window: int) -> LaggedGram:
     """Sum the products of all columns of all windows of ``window`` consecutive rows.
 
-    ``y`` (T+1, r): deviations from their level, NaN only outside of the ``stretches``, which are by default all runs
-    without a missing value; no window reaches over the end of one. Cost O(T · window · m²) in matrix products.
+    ``y`` (T+1, r): deviations from their level, NaN where missing; no window reaches over a row in which something is.
+    ``u`` (T+1, U): finite. Cost O(T · window · m²) in matrix products.
     """
-    y, u = as_pair(y, u)
-    if window < 1:
-        raise OptionError(f"window must be at least 1 row; got {window}")
-    runs = _stretches(y, window) if stretches is None else as_runs(stretches, len(y))
     r, U = y.shape[1], u.shape[1]
     m = r + U
     first = np.zeros((window, m, m))
     ends = np.zeros(((window - 1) * m, (window - 1) * m))
     windows = 0
     with np.errstate(over="ignore", invalid="ignore"):  # said in words below
-        for run in runs:
+        for run in stretches(y, window):
             count = run.stop - run.start - window + 1
-            if count < 1:
-                continue
             windows += count
             for begin in range(run.start, run.start + count, _CHUNK):
                 rows = min(_CHUNK, run.start + count - begin)
@@ -102,43 +83,5 @@ def lagged_gram(y: ArrayLike, u: ArrayLike, window: int, stretches: Sequence[sli
             G[i, :, :i] = G[:i, :, i].transpose(2, 0, 1)
     matrix = G.reshape(window * m, window * m)
     if not np.isfinite(matrix).all():
-        raise DataError(
-            "the products of y and u are not finite: a stretch holds a missing value, or values overflow when they are "
-            "squared. Leave `stretches` out so that they are found, and bring channels to a common scale"
-        )
+        raise DataError("values overflow when they are squared: bring channels to a common scale")
     return LaggedGram(matrix=matrix, windows=windows, window=window, outputs=r, inputs=U)
-
-
-def as_record(name: str, value: ArrayLike) -> FloatArray:
-    """Return a (T+1, n) array of floats; NaN is allowed."""
-    array = as_floats(name, value, DataError)
-    if array.ndim != 2:
-        raise DataError(f"{name} must have shape (T+1, columns), time first; got {array.shape}")
-    return array
-
-
-def as_pair(y: ArrayLike, u: ArrayLike) -> tuple[FloatArray, FloatArray]:
-    """Return y and u with equal numbers of rows; u is finite."""
-    y, u = as_record("y", y), as_record("u", u)
-    if len(y) != len(u):
-        raise DataError(f"y and u must have equally many rows; got {len(y)} and {len(u)}. Give u a row for each of y")
-    if not y.shape[1]:
-        raise DataError("y has no columns; give at least one measured channel")
-    if not np.isfinite(u).all():
-        row, column = (int(i) for i in np.argwhere(~np.isfinite(u))[0])
-        raise DataError(
-            f"u must be finite; row {row}, column {column} is {u[row, column]}. "
-            "Inputs are known: fill in the value that was held, or set y to NaN around it and u to 0"
-        )
-    return y, u
-
-
-def as_runs(runs: Sequence[slice], rows: int) -> tuple[slice, ...]:
-    """Return the stretches with plain bounds, or refuse one that is not a run of rows."""
-    out = []
-    for run in runs:
-        start, stop, step = run.indices(rows)
-        if step != 1:
-            raise OptionError(f"a stretch must be a slice with step 1; got {run}")
-        out.append(slice(start, max(start, stop)))
-    return tuple(out)

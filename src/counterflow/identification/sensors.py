@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
-from counterflow.identification.lagged import as_record
 
 LEAST = 50  # readings: a channel with fewer is not judged
 USUAL = 0.975  # share of readings, or of runs of equal readings, that are usual
@@ -55,8 +54,6 @@ Rows = NDArray[np.intp]
 BoolArray = NDArray[np.bool_]
 _BELIEVED, _SPIKE, _STUCK, _LOW, _HIGH, _HELD = range(6)  # why a reading is left out
 _KIND_OF = {_SPIKE: SPIKE, _STUCK: STUCK, _LOW: SATURATED, _HIGH: SATURATED, _HELD: HELD}
-# which of seven to exchange, so that the median stands in the fourth place
-_EXCHANGES = ((0, 5), (0, 3), (1, 6), (2, 4), (0, 1), (3, 5), (2, 6), (2, 3), (3, 6), (4, 5), (1, 4), (1, 3), (3, 4))
 
 
 @dataclass(frozen=True)
@@ -204,7 +201,6 @@ def sensors_of(
     ``limits``: the range that was declared of each channel, or None. ``u`` (T+1, U): inputs of the same unit; where one
     of them goes away and comes back, a channel may do the same.
     """
-    y = as_record("y", y)
     ends = [None] * y.shape[1] if limits is None else list(limits)
     pulses = _Pulses(u)
     return tuple(Sensor.of(*_present(y[:, k]), end, pulses) for k, end in enumerate(ends))
@@ -386,19 +382,10 @@ def _medians(v: FloatArray) -> FloatArray:
     """Running median of seven readings, three on either side; beyond the ends stands the median of the last seven."""
     if len(v) < 7:
         return np.full(len(v), np.median(v)) if len(v) else v
+    from scipy.ndimage import median_filter
+
     first, last = (np.full(WIDEST, np.median(end)) for end in (v[:7], v[-7:]))
-    padded = np.concatenate([first, v, last])
-    out = np.empty_like(v)
-    for begin in range(0, len(v), 1 << 14):  # as many as stay in the cache
-        end = min(begin + (1 << 14), len(v))
-        seven = [padded[begin + k : end + k].copy() for k in range(7)]
-        spare = np.empty(end - begin)
-        for a, b in _EXCHANGES:
-            np.minimum(seven[a], seven[b], out=spare)
-            np.maximum(seven[a], seven[b], out=seven[b])
-            seven[a], spare = spare, seven[a]
-        out[begin:end] = seven[3]
-    return out
+    return np.asarray(median_filter(np.concatenate([first, v, last]), 7)[WIDEST:-WIDEST])
 
 
 def _height(rows: Rows, v: FloatArray, step: float, pulses: _Pulses) -> tuple[float | None, float, float]:

@@ -9,18 +9,18 @@ they count when they clearly exceed the noise that each channel has for itself.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
-from counterflow.errors import DataError, OptionError
-from counterflow.filtering.results import freeze
-from counterflow.identification.lagged import as_pair, as_record, lagged_gram, stretches
+from counterflow.errors import DataError
+from counterflow.identification.lagged import lagged_gram
 
 DEPENDENT = 1e-11  # a column with less than this share of its own variance left is a combination of the others
 FINEST = 1e-6  # of a channel's variance: what varies less than this is taken for rounding, not for a signal
+_FINEST_MOVE = 1e-9  # eigenvalue of the correlations below which nothing moves by itself in a direction
 _LEAST = 0.01  # smallest share of a direction's variance that must be predictable, however long the record is
 _COMMON = 2.0  # variance of a direction, in units of its channels' own noise, from which it counts without prediction
 _LAGS = 5  # earlier rows used, if there are enough of them
@@ -34,18 +34,13 @@ class SignalSpace:
 
     ``scale`` (D,): standard deviation of each channel, 1 of one that never moves. ``W`` (D, r): orthonormal columns in
     standardised channels, the direction that varies most first; zero where a channel never moves. ``noise`` (D,):
-    variance of the white noise of each standardised channel, NaN where it is not known. ``correlations``: canonical
-    ones of a row with earlier rows and inputs, largest first; ``edge``: the largest that noise alone would give in
-    their place. ``shared``: directions that no earlier row or input predicts, but that many channels have in common.
+    variance of the white noise of each standardised channel.
     """
 
     mean: FloatArray
     scale: FloatArray
     W: FloatArray
     noise: FloatArray
-    correlations: FloatArray
-    edge: FloatArray
-    shared: int = 0
 
     @property
     def rank(self) -> int:
@@ -58,69 +53,50 @@ class SignalSpace:
 
         W itself reads s off too, but gives a noisy channel the same say as a quiet one.
         """
-        noise = np.where(np.isfinite(self.noise), np.maximum(self.noise, FINEST), np.inf)
-        weighted = self.W / noise[:, None]
+        weighted = self.W / np.maximum(self.noise, FINEST)[:, None]
         return np.asarray(np.linalg.solve(self.W.T @ weighted, weighted.T).T)
 
-    def spread(self, chosen: NDArray[np.bool_]) -> SignalSpace:
-        """The same space among more channels; `chosen` marks those that it was found in, the others have no part in it.
-        """
-        chosen = np.asarray(chosen, dtype=bool)
-        if chosen.ndim != 1 or int(chosen.sum()) != len(self.scale):
-            raise OptionError(f"chosen must mark {len(self.scale)} channels; it marks {int(chosen.sum())}")
-        mean, scale, noise = np.zeros(len(chosen)), np.ones(len(chosen)), np.full(len(chosen), np.nan)
-        W = np.zeros((len(chosen), self.rank))
-        mean[chosen], scale[chosen], noise[chosen], W[chosen] = self.mean, self.scale, self.noise, self.W
-        return replace(self, mean=freeze(mean), scale=freeze(scale), W=freeze(W), noise=freeze(noise))
 
+def signal_space(y: FloatArray, u: FloatArray, rank: int | None = None, spare: int = 0) -> SignalSpace:
+    """Find the space in which complete measurements y (T+1, D), in any units, carry more than white noise.
 
-def signal_space(y: ArrayLike, *, rank: int | None = None, u: ArrayLike | None = None) -> SignalSpace:
-    """Find the space in which a unit's measurements y (T+1, D), in any units, carry more than white noise.
-
-    Rows with a missing value (NaN) are left out. ``rank``: directions to keep; by default all those whose canonical
-    correlation with the five rows before and the inputs ``u`` (T+1, U) is above what noise alone would give (99.9 %
-    quantile of the largest root), and of which at least one percent can be predicted; and those that cannot be
-    predicted but move many channels together by at least as much as their noise. At least one. DataError if no channel
-    moves, or there are not enough rows.
+    ``rank``: directions to keep; by default all those whose canonical correlation with the five rows before and the
+    inputs ``u`` (T+1, U) is above what noise alone would give (99.9 % quantile of the largest root), and of which at
+    least one percent can be predicted; and those that cannot be predicted but move many channels together by at least
+    as much as their noise. At least one, and ``spare`` more if so many channels are no sums of others. DataError if no
+    channel moves, or there are not enough rows.
 
     >>> rng = np.random.default_rng(0)
     >>> s = np.zeros((3000, 2))
     >>> for t in range(1, 3000):
     ...     s[t] = 0.9 * s[t - 1] + rng.normal(size=2)
-    >>> space = signal_space(s @ rng.normal(size=(2, 6)) + rng.normal(size=(3000, 6)))  # two slow signals
+    >>> sensors = s @ rng.normal(size=(2, 6)) + rng.normal(size=(3000, 6))  # two slow signals
+    >>> space = signal_space(sensors, np.empty((3000, 0)))
     >>> space.rank, space.W.shape
     (2, (6, 2))
     """
-    y = as_record("y", y)
-    y, u = as_pair(y, np.empty((len(y), 0)) if u is None else u)
     D = y.shape[1]
-    if rank is not None and (isinstance(rank, bool) or not 1 <= rank <= D):
-        raise OptionError(f"rank must be between 1 and {D}, the number of channels; got {rank!r}")
-    runs = stretches(y)
-    measured = np.isfinite(y).all(axis=1)
-    if measured.sum() < 2:
-        raise DataError(f"{int(measured.sum())} rows have all {D} channels measured; give at least a few hundred")
-    mean, scale, live = standard(y[measured])
+    mean, scale, live = standard(y)
     if not live.any():
         raise DataError("no channel of y ever moves; there is no signal to find")
     z = (y - mean)[:, live] / scale[live]
     u_mean, u_scale, moving = standard(u)
     drive = (u - u_mean)[:, moving] / u_scale[moving]
 
-    known, left, windows, columns = _predictable(z, drive, runs)
+    known, left, windows, columns = _predictable(z, drive)
     factor = np.asarray(np.linalg.cholesky(left + FINEST * np.eye(len(left))), dtype=np.float64)
     ratios, vectors = np.linalg.eigh(below(factor, below(factor, known).T))
     ratios, vectors = np.maximum(ratios[::-1], 0.0), vectors[:, ::-1]
-    correlations = np.sqrt(ratios / (1 + ratios))
     edge = np.array(
-        [max(_largest_of_noise(len(left) - k, max(columns - k, 1), windows), _LEAST) ** 0.5 for k in range(len(ratios))]
+        [max(_largest_of_noise(len(left) - k, max(columns - k, 1), windows), _LEAST) for k in range(len(ratios))]
     )
-    above = correlations > edge
+    above = ratios / (1 + ratios) > edge
     counted = len(above) if above.all() else int(np.argmin(above))
     directions = factor @ vectors
     common = _shared(left, directions[:, :counted], windows)
     directions = np.hstack([directions[:, :counted], common, directions[:, counted:]])
-    r = min(max(counted + common.shape[1], 1) if rank is None else rank, len(left))
+    different = int((np.linalg.eigvalsh(z.T @ z / len(z)) > _FINEST_MOVE).sum())
+    r = min(max(counted + common.shape[1], 1) + spare, different) if rank is None else min(rank, len(left))
 
     basis = np.linalg.qr(directions[:, :r] / np.linalg.norm(directions[:, :r], axis=0))[0]
     turn = np.linalg.eigh(basis.T @ (known + left) @ basis)[1]  # by variance inside the space
@@ -128,27 +104,7 @@ def signal_space(y: ArrayLike, *, rank: int | None = None, u: ArrayLike | None =
     basis *= np.sign(basis[np.abs(basis).argmax(axis=0), np.arange(r)])
     W, noise = np.zeros((D, r)), np.full(D, FINEST)
     W[live], noise[live] = basis, _white(left * windows / (windows - columns), basis)
-    return SignalSpace(
-        mean=freeze(mean), scale=freeze(scale), W=freeze(W), noise=freeze(noise), correlations=freeze(correlations),
-        edge=freeze(edge), shared=int(common.shape[1]),
-    )  # fmt: skip
-
-
-def project(space: SignalSpace, y: ArrayLike) -> FloatArray:
-    """Reduce measurements (T+1, D) to (T+1, r) numbers, s = W' (y - mean) / scale."""
-    y = as_record("y", y)
-    if y.shape[1] != len(space.scale):
-        raise DataError(f"the space is of {len(space.scale)} channels; y has {y.shape[1]} columns")
-    used = space.W.any(axis=1)  # a channel without a part in the space may be missing
-    return np.asarray(((y - space.mean) / space.scale)[:, used] @ space.W[used])
-
-
-def lift(space: SignalSpace, changes: ArrayLike) -> FloatArray:
-    """Turn changes of s (rows, r) into changes of y (rows, D) in the channels' own units."""
-    changes = as_record("changes", changes)
-    if changes.shape[1] != space.rank:
-        raise DataError(f"the space has rank {space.rank}; changes has {changes.shape[1]} columns")
-    return np.asarray(changes @ space.W.T * space.scale)
+    return SignalSpace(mean, scale, W, noise)
 
 
 def standard(values: FloatArray) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
@@ -162,16 +118,13 @@ def standard(values: FloatArray) -> tuple[FloatArray, FloatArray, NDArray[np.boo
     return mean, np.where(moves, scale, 1.0), moves
 
 
-def _predictable(z: FloatArray, drive: FloatArray, runs: tuple[slice, ...]) -> tuple[FloatArray, FloatArray, int, int]:
+def _predictable(z: FloatArray, drive: FloatArray) -> tuple[FloatArray, FloatArray, int, int]:
     """Covariances of what earlier rows and inputs tell about a row, and of the rest; windows and columns used."""
     D, m = z.shape[1], z.shape[1] + drive.shape[1]
     lags = _LAGS
-    while lags > 1:
-        windows = sum(max(run.stop - run.start - lags, 0) for run in runs)
-        if windows >= _ROWS_A_COLUMN * ((lags + 1) * m - D):
-            break
+    while lags > 1 and len(z) - lags < _ROWS_A_COLUMN * ((lags + 1) * m - D):
         lags -= 1
-    gram = lagged_gram(z, drive, lags + 1, runs)
+    gram = lagged_gram(z, drive, lags + 1)
     wanted = 2 * ((lags + 1) * m)
     if gram.windows < wanted:
         raise DataError(

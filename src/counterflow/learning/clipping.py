@@ -37,57 +37,42 @@ def nothing(rows: int, numbers: int) -> ClippingRegion:
 def own_response(A: FloatArray, B: FloatArray, Q: FloatArray, observation: FloatArray, u: FloatArray) -> ClippingRegion:
     """Around the response of a unit's own model to its own inputs, scaled by how they and its noise move it.
 
-    A model that does not settle foresees nothing.
+    A model that does not settle foresees nothing; nor do inputs beyond all measure.
     """
-    from scipy.linalg import solve_discrete_lyapunov
-
     numbers = len(observation)
     if np.abs(np.linalg.eigvals(A)).max(initial=0.0) > SETTLES or not numbers:
         return nothing(len(u), numbers)
-    with np.errstate(all="ignore"):  # inputs beyond all measure foresee nothing either
-        rest = np.linalg.solve(np.eye(len(A)) - A, B @ u.mean(axis=0))
-        moved = np.vstack([rest, linear_recurrence(A, u[:-1] @ B.T, rest)])
-        away = moved - rest
-        noise = np.asarray(solve_discrete_lyapunov(A, Q))
-        spread = noise + FURTHER**2 * away.T @ away / len(away)
-        alone = observation @ noise @ observation.T + np.eye(numbers)
-        covariance = observation @ spread @ observation.T + np.eye(numbers)
-    if not (np.isfinite(covariance).all() and np.isfinite(moved).all()):
+    with np.errstate(all="ignore"):
+        states = driven(A, B, u)
+        away = states - states[0]
+        doubt = FURTHER**2 * away.T @ away / len(away)
+    if not (np.isfinite(observation @ doubt @ observation.T).all() and np.isfinite(states).all()):
         return nothing(len(u), numbers)
-    return around(moved @ observation.T, covariance, alone)
+    return around_states(states, Q, A, doubt, [observation], [slice(None)])[0]
 
 
-def around(centre: FloatArray, covariance: FloatArray, noise: FloatArray) -> ClippingRegion:
-    """Coordinates in which rows of this ``covariance`` are alike in every direction; ``noise``: what is sure of it."""
+def around_states(
+    states: FloatArray, Q: FloatArray, A: FloatArray, doubt: FloatArray, observations: Sequence[FloatArray],
+    slices: Sequence[slice],
+) -> list[ClippingRegion]:  # fmt: skip
+    """Around what each unit sees of ``states`` (T+1, P), in coordinates in which rows are alike in every direction.
+
+    ``doubt`` (P, P): what is not known of the states, beside their noise.
+    """
+    from scipy.linalg import solve_discrete_lyapunov
     from scipy.special import chdtri
 
-    W = np.linalg.inv(np.linalg.cholesky((covariance + covariance.T) / 2))
-    usual = math.sqrt(float(chdtri(len(W), USUAL)))
-    return ClippingRegion(centre, W, usual * math.sqrt(float(np.linalg.norm(W @ noise @ W.T, 2))))
-
-
-def joint_responses(
-    A: FloatArray, B: FloatArray, Q: FloatArray, others: Sequence[tuple[FloatArray, FloatArray]], u: FloatArray,
-    observations: Sequence[FloatArray], slices: Sequence[slice],
-) -> list[ClippingRegion]:  # fmt: skip
-    """Around the response of all units together to all inputs; ``others``: systems that it might be as well."""
-    from scipy.linalg import solve_discrete_lyapunov
-
-    states = _driven(A, B, u)
-    noise = np.asarray(solve_discrete_lyapunov(A, Q))
-    doubt = np.zeros_like(noise)
-    for other in others:
-        away = _driven(*other, u) - states
-        doubt += away.T @ away / len(away) / len(others)
-    out = []
+    noise, out = np.asarray(solve_discrete_lyapunov(A, Q)), []
     for observation, own in zip(observations, slices, strict=True):
-        alone = observation @ noise[own, own] @ observation.T + np.eye(len(observation))
-        unsure = observation @ doubt[own, own] @ observation.T
-        out.append(around(states[:, own] @ observation.T, alone + unsure, alone))
+        sure = observation @ noise[own, own] @ observation.T + np.eye(len(observation))
+        covariance = sure + observation @ doubt[own, own] @ observation.T
+        W = np.linalg.inv(np.linalg.cholesky((covariance + covariance.T) / 2))
+        usual = math.sqrt(float(chdtri(len(W), USUAL)) * float(np.linalg.norm(W @ sure @ W.T, 2)))
+        out.append(ClippingRegion(states[:, own] @ observation.T, W, usual))
     return out
 
 
-def _driven(A: FloatArray, B: FloatArray, u: FloatArray) -> FloatArray:
+def driven(A: FloatArray, B: FloatArray, u: FloatArray) -> FloatArray:
     """States (T+1, P) that inputs alone make, from where the first input would have them rest."""
     rest = np.linalg.solve(np.eye(len(A)) - A, B @ u.mean(axis=0))
     return np.vstack([rest, linear_recurrence(A, u[:-1] @ B.T, rest)])

@@ -51,9 +51,8 @@ class Doubt:
 
 
 Labels = Mapping[str, Sequence[str]]  # names of each unit's inputs, if known here
-
-
 Causes = Sequence[Sequence[int]]  # for each unit, the units that can act on it
+Moved = tuple[NDArray[np.bool_], FloatArray]  # see ``_excitation``
 
 
 def diagnose(
@@ -64,7 +63,7 @@ def diagnose(
     ``unknowns`` in one equation of a unit; None: the states and inputs of all that can act on it.
     """
     doubts: list[Doubt] = []
-    seen: dict[bytes, Excitation] = {}  # units that were measured in the same rows share it
+    seen: dict[bytes, Moved] = {}  # units that were measured in the same rows share it
     for m in range(len(record.names)):
         measured = _measured(record, m)
         rows = np.flatnonzero(measured[1:])  # u[t-1] for the measured rows t
@@ -75,7 +74,7 @@ def diagnose(
             continue
         key = measured.tobytes()
         if key not in seen:
-            seen[key] = Excitation.from_inputs(record.u[rows])
+            seen[key] = _excitation(record.u[rows])
         doubts += _inputs(record, m, seen[key], causes[m], labels or {})
     return tuple(doubts)
 
@@ -116,26 +115,19 @@ def _too_few(record: SharedRecord, m: int, rows: int, needed: int, causes: Cause
     return out
 
 
-@dataclass(frozen=True)
-class Excitation:
-    """How inputs moved: which never did, and the triangular factor of the others, centred and on a common scale."""
-
-    still: NDArray[np.bool_]  # (U,)
-    triangle: FloatArray  # (k, U); zero for inputs that never moved
-
-    @classmethod
-    def from_inputs(cls, u: FloatArray) -> Excitation:
-        centred = u - u.mean(axis=0)
-        deviation = np.sqrt(np.square(centred).mean(axis=0))
-        still = deviation <= STILL * np.maximum(np.abs(u).max(axis=0, initial=0.0), 1e-300)
-        scale = np.where(still, 0.0, 1 / np.where(still, 1.0, deviation))
-        return cls(still, np.asarray(np.linalg.qr(centred * scale, mode="r")))
+def _excitation(u: FloatArray) -> tuple[NDArray[np.bool_], FloatArray]:
+    """Which inputs (T, U) never moved, and the triangular factor (k, U) of the others, centred and of one scale."""
+    centred = u - u.mean(axis=0)
+    deviation = np.sqrt(np.square(centred).mean(axis=0))
+    still = deviation <= STILL * np.maximum(np.abs(u).max(axis=0, initial=0.0), 1e-300)
+    scale = np.where(still, 0.0, 1 / np.where(still, 1.0, deviation))
+    return still, np.asarray(np.linalg.qr(centred * scale, mode="r"))
 
 
-def _inputs(record: SharedRecord, m: int, moved: Excitation, causes: Sequence[int], labels: Labels) -> list[Doubt]:
+def _inputs(record: SharedRecord, m: int, moved: Moved, causes: Sequence[int], labels: Labels) -> list[Doubt]:
     owner = np.repeat(np.arange(len(record.names)), record.inputs)
     candidates = np.flatnonzero(np.isin(owner, causes))
-    still = moved.still[candidates]
+    still, triangle = moved[0][candidates], moved[1]
     out: list[Doubt] = []
 
     def name(column: int) -> str:
@@ -153,7 +145,7 @@ def _inputs(record: SharedRecord, m: int, moved: Excitation, causes: Sequence[in
         doubt(int(column), f"{name(int(column))} never varies in these data", "move it, by itself, while recording")
     moving = candidates[~still]
     if len(moving) > 1:
-        _, singular, vectors = np.linalg.svd(moved.triangle[:, moving])
+        _, singular, vectors = np.linalg.svd(triangle[:, moving])
         null = vectors[singular < TOGETHER * singular[0]]
         together = np.abs(null).max(axis=0, initial=0.0) > 1e-3
         involved = moving[together]

@@ -1,8 +1,8 @@
 """What inputs can do to a unit: banks of impulse responses, the signals that they make, and a basis of these.
 
 A measurement that answers to inputs is, but for noise, a sum of signals x[t] = Σ_k g[k] u[t-1-k]. A bank is a handful
-of impulse responses g, one a column (L, d): here those with the poles of two units' own models; where nobody knows
-poles, those of ``counterflow.learning.log_moments``. The basis Φ (T+1, K) of all these signals is orthonormal but for
+of impulse responses g, one a column (L, d): those with the poles of two units' own models; where nobody knows poles, an
+``ImpulseBasis`` with public ones. The basis Φ (T+1, K) of all these signals is orthonormal but for
 rows that are held back: no row may reach further than a cap that is chosen by looking at Φ alone. So it says nothing of
 measurements, and one measurement has a small part in each projection Φᵀs.
 """
@@ -10,7 +10,8 @@ measurements, and one measurement has a small part in each projection Φᵀs.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,9 @@ FORGOTTEN = 1e-6  # share of an impulse response that may be left when it is cut
 SHORTEST, LONGEST = 200, 4000  # rows that impulse responses are followed
 SAME = 1e-6  # singular value, relative to the largest, below which signals are one
 CAPS = (1.0, 0.995, 0.98, 0.95, 0.9, 0.8, 0.7, 0.5)  # quantiles of the rows' reach that are tried as caps
+LAGS = 20  # functions that are single lags: what acts at once, delays, and what swings
+SPREAD = 2.5  # of each of the slower time constants over the one before
+TIMES = 3.0  # memory over the longest time constant
 
 
 def memory_of(radius: float, rows: int) -> int:
@@ -48,7 +52,7 @@ def responses(u: FloatArray, bank: FloatArray) -> FloatArray:
     """Signals (T+1, U d): what each impulse response of a bank (L, d) makes of each input (T+1, U); row 0 is zero."""
     rows, inputs = u.shape
     bank = bank[: rows - 1]
-    size = _fast(rows + len(bank))
+    size = 1 << (rows + len(bank) - 1).bit_length()
     heard = np.fft.rfft(u, size, axis=0)
     made = np.fft.rfft(bank, size, axis=0)
     out = np.zeros((rows, inputs, bank.shape[1]))
@@ -92,12 +96,55 @@ def correlations(left: FloatArray, right: FloatArray, lags: int) -> FloatArray:
     return out
 
 
-def impulse_bases_for(
-    effect: int, A: Sequence[FloatArray], causes: Sequence[int], memory: int
-) -> Mapping[int, FloatArray]:
-    """The bank through which each of ``causes`` may act on a unit, of all units' own matrices A_mm."""
-    return {n: pole_bank(A[effect], A[n], memory) for n in causes if n != effect}
+@dataclass(frozen=True, eq=False)
+class ImpulseBasis:
+    """Functions with public poles, of a memory that was chosen without looking at measurements."""
 
+    poles: tuple[float, ...]
+    memory: int
 
-def _fast(size: int) -> int:
-    return 1 << (size - 1).bit_length()
+    @classmethod
+    def from_memory(cls, memory: int, most: int) -> ImpulseBasis:
+        """Lags first, then ever slower relaxations: at most so many functions, which is for the rows to say."""
+        times, longest, each = [], memory / TIMES, 5.0
+        while each < longest / math.sqrt(SPREAD):
+            times.append(each)
+            each *= SPREAD
+        if memory > LAGS:
+            times.append(longest)
+        poles = (*([0.0] * min(LAGS, memory)), *(math.exp(-1 / time) for time in times))
+        if len(poles) > most:
+            poles = tuple(poles[k] for k in np.linspace(0, len(poles) - 1, max(most, 2)).round().astype(int))
+        return cls(poles, memory)
+
+    @cached_property
+    def system(self) -> tuple[FloatArray, FloatArray]:
+        """(F, b) of orthonormal functions with these poles, the states of x[k+1] = F x[k] + b u[k].
+
+        Function j is that of its own pole after all-passes of those before it (Takenaka and Malmquist).
+        """
+        F, b = np.zeros((self.size, self.size)), np.zeros(self.size)
+        # e[k]: what comes out of the all-passes so far, e = c x + d u; each function is g / (z - a) of it
+        c, d = np.zeros(self.size), 1.0
+        for j, pole in enumerate(self.poles):
+            gain = math.sqrt(1 - pole * pole)
+            F[j], b[j] = gain * c, gain * d
+            F[j, j] += pole
+            # (1 - a z)/(z - a) e = -a e + (1 - a²)/(z - a) e, and the latter is gain x_j
+            c, d = -pole * c, -pole * d
+            c[j] += gain
+        return F, b
+
+    @property
+    def size(self) -> int:
+        return len(self.poles)
+
+    @cached_property
+    def functions(self) -> FloatArray:
+        """(L, d) impulse responses, until nothing is left of them."""
+        F, b = self.system
+        return np.vstack([b[None], linear_recurrence(F, np.zeros((6 * self.memory - 1, len(b))), b)])
+
+    def signals(self, u: FloatArray) -> FloatArray:
+        """(T+1, U d)."""
+        return responses(u, self.functions)

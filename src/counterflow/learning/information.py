@@ -19,6 +19,9 @@ replaced by C̃ᵀ S⁻¹ e, which is what every row brings to the states, and A
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -131,15 +134,10 @@ def _covariance_derivatives(
 
 def basis_of_noise(parameters: Parameters, Q: FloatArray) -> FloatArray:
     """dQ for unit changes of each unit's own variances and covariances: any basis of the same space will do."""
-    out = []
-    for own in parameters.process.slices:
-        root = np.linalg.cholesky(Q[own, own])
-        for i, j in zip(*np.tril_indices(len(root)), strict=True):
-            direction = np.zeros_like(Q)
-            block = np.outer(root[:, i], root[:, j])
-            direction[own, own] = block + block.T
-            out.append(direction)
-    return np.array(out).reshape(-1, *Q.shape)
+    if not parameters.noise_size():
+        return np.zeros((0, *Q.shape))
+    process = replace(parameters.process, root=np.asarray(np.linalg.cholesky(Q), np.float64))
+    return process.directions(np.zeros(process.size))
 
 
 def _driving_matrices(parameters: Parameters, gains: FloatArray, width: int) -> FloatArray:
@@ -180,3 +178,18 @@ def _some_rows(regressors: FloatArray) -> list[FloatArray]:
     count = max(1, MOST_ROWS // (2 * MOST_LAGS))
     starts = np.linspace(0, len(regressors) - MOST_ROWS // count, count).astype(int)
     return [regressors[a : a + MOST_ROWS // count] for a in starts]
+
+
+def inverse_information(information: FloatArray, finest: float, lost: float = math.nan) -> FloatArray:
+    """Inverse in directions with more information than ``finest``; ``lost`` for entries that have a part in others."""
+    size = np.sqrt(np.maximum(np.diag(information), 0.0))
+    scale = np.divide(1.0, size, out=np.zeros_like(size), where=size > 0)
+    values, vectors = np.linalg.eigh(information * np.outer(scale, scale))
+    keep = values > finest * max(float(values[-1]) if values.size else 0.0, 1e-300)
+    half = scale[:, None] * vectors[:, keep] / np.sqrt(values[keep])
+    out = half @ half.T
+    if math.isnan(lost):
+        gone = (np.square(vectors[:, ~keep]).sum(axis=1) > 1e-6) | (size == 0)
+        out[gone, :] = lost
+        out[:, gone] = lost
+    return np.asarray(out)

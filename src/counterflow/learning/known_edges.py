@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from counterflow.errors import OptionError
@@ -54,7 +53,7 @@ class KnownEdges:
         """Whether ``cause`` can act on ``effect`` directly; on itself, each unit can."""
         if cause == effect:
             return True
-        return (self._only is None or (cause, effect) in self._only) and (cause, effect) not in self._never
+        return (self.edges is None or (cause, effect) in self.edges) and (cause, effect) not in self.forbidden
 
     @property
     def units(self) -> frozenset[str]:
@@ -77,14 +76,6 @@ class KnownEdges:
         if not listed:
             return "all" if self.edges is None else "none"
         return f"all but {listed}" if self.edges is None else f"only {listed}"
-
-    @cached_property
-    def _only(self) -> frozenset[Pair] | None:
-        return None if self.edges is None else frozenset(self.edges)
-
-    @cached_property
-    def _never(self) -> frozenset[Pair]:
-        return frozenset(self.forbidden)
 
 
 def _pairs(option: str, given: object) -> tuple[Pair, ...]:

@@ -298,11 +298,10 @@ class Evaluation:
 def evaluate(record: SharedRecord, A: FloatArray, B: FloatArray, Q: FloatArray) -> Evaluation:
     """Filter, smooth and collect."""
     filtered = record.filter(A, B, Q)
-    smoothed = rts_smoother(filtered, A, Q, sums=True)
+    smoothed = rts_smoother(filtered, A, Q)
     h = smoothed.smoothed
     first, last = smoothed.first_covariance, smoothed.last_covariance
     total, lagged = smoothed.covariance_sum, smoothed.lag_covariance_sum
-    assert first is not None and last is not None and total is not None and lagged is not None  # noqa: PT018
     before, after, u = h[:-1], h[1:], record.u[:-1]
     P, U = A.shape[0], u.shape[1]
     S_xx = np.empty((P + U, P + U))

@@ -10,12 +10,9 @@ small distance. Where controllers react, which bends the plant, members are draw
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,18 +26,17 @@ from counterflow.learning.information import positions
 from counterflow.learning.known_edges import KnownEdges
 from counterflow.learning.likelihood import SharedRecord
 from counterflow.learning.model import BoolArray, Followed, Grounded, Model, Run
-from counterflow.learning.online import Memory, refuse_repeated, remember, update
 from counterflow.learning.optimiser import Estimated
 from counterflow.learning.predictor import Predictor, StatePredictor
-from counterflow.learning.uncertainty import Uncertainty
+from counterflow.learning.uncertainty import Memory, Uncertainty, refuse_repeated, remember, update
 from counterflow.recurrence import linear_recurrence
 
 DRAWS = 32  # of uncertain couplings
 _SLICE = 4_000_000  # numbers that are worked on at once
 _STILL = 1e-15  # relative movement in a row below which nothing moves any more
 _MOST_SCHEDULES = 4  # changed at once, beyond which each by itself costs more than it saves
-_REMEMBERED = 2_000_000  # numbers that one remembered question may take
-_CAPACITY = 8_000_000  # numbers that all of them may take
+_LARGEST = 1_000_000  # numbers that one remembered question may take
+_REMEMBERED = 8  # of the latest questions
 _DIGITS = 14  # to which schedules count as the same
 
 
@@ -184,31 +180,34 @@ class LinearGrounded(Grounded):
         return Uncertain(found[:, own], *along_roots(self.model.A, self.model.spread, drive, own))
 
     @cached_property
-    def _memory(self) -> _Memory:
-        return _Memory()
+    def _unit_directions(self) -> Callable[[bytes, tuple[int, ...], int, int], FloatArray]:
+        """Directions (k, inputs, n, q) of schedules of size one, the latest few of which are kept.
 
-    def _remembered(self, schedule: FloatArray, found: FloatArray, own: slice) -> tuple[FloatArray, FloatArray | None]:
-        """Covariance and directions of the answer to inputs ``schedule`` from rest, whose states are ``found``.
-
-        Who moves a slider asks for the same schedule again and again in other sizes, in which the answer is linear: so
-        directions of every moved input in size one are kept.
+        Who moves a slider asks for the same schedule again and again in other sizes, in which the answer is linear.
         """
         A, B, spread = self.model.A, self.model.B, self.model.spread
-        moved = np.flatnonzero(schedule.any(axis=0))
+        assert spread is not None
+
+        @lru_cache(maxsize=_REMEMBERED)
+        def directions(shapes: bytes, moved: tuple[int, ...], first: int, last: int) -> FloatArray:
+            series = np.frombuffer(shapes).reshape(-1, len(moved))
+            alone = np.zeros((len(moved), len(series), B.shape[1]))
+            alone[np.arange(len(moved)), :, moved] = series.T
+            drives = np.stack([_drive(linear_recurrence(A, one @ B.T, np.zeros(len(A))), one) for one in alone])
+            return directions_along(A, spread, drives, slice(first, last))
+
+        return directions
+
+    def _remembered(self, schedule: FloatArray, found: FloatArray, own: slice) -> tuple[FloatArray, FloatArray | None]:
+        """Covariance and directions of the answer to inputs ``schedule`` from rest, whose states are ``found``."""
+        spread, moved = self.model.spread, np.flatnonzero(schedule.any(axis=0))
         numbers = len(moved) * len(schedule) * (own.stop - own.start) * (0 if spread is None else spread.root.shape[1])
         finite = bool(np.isfinite(schedule).all())
-        if spread is None or not 0 < len(moved) <= _MOST_SCHEDULES or numbers > _REMEMBERED or not finite:
-            return along_roots(A, spread, _drive(found, schedule), own)
+        if spread is None or not 0 < len(moved) <= _MOST_SCHEDULES or numbers > _LARGEST or not finite:
+            return along_roots(self.model.A, spread, _drive(found, schedule), own)
         sizes = schedule[np.abs(schedule[:, moved]).argmax(axis=0), moved]  # with their sign
         shapes = np.round(schedule[:, moved] / sizes, _DIGITS) + 0.0  # + 0.0: no minus before a zero
-        key = (own.start, own.stop, tuple(moved.tolist()), shapes.shape, shapes.tobytes())
-        kept = self._memory.get(key)
-        if kept is None:
-            alone = np.zeros((len(moved), *schedule.shape))
-            alone[np.arange(len(moved)), :, moved] = shapes.T
-            drives = np.stack([_drive(linear_recurrence(A, one @ B.T, np.zeros(len(A))), one) for one in alone])
-            kept = directions_along(A, spread, drives, own)
-            self._memory.keep(key, kept)
+        kept = self._unit_directions(shapes.tobytes(), tuple(moved.tolist()), own.start, own.stop)
         directions = np.einsum("a,kanp->knp", sizes, kept)
         return _covariance(directions), directions
 
@@ -319,21 +318,3 @@ def _constant_from(drives: FloatArray) -> int:
     """The row from which on nothing moves any more."""
     moving = np.abs(drives - drives[:, -1:]).max(axis=(0, 2)) > _STILL * np.abs(drives).max(initial=0.0)
     return int(np.flatnonzero(moving)[-1]) + 1 if moving.any() else 0
-
-
-@dataclass
-class _Memory:
-    """Directions of the schedules that were asked about last; several threads may ask."""
-
-    _known: OrderedDict[Any, FloatArray] = field(default_factory=OrderedDict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def get(self, key: object) -> FloatArray | None:
-        with self._lock:
-            return self._known.get(key)
-
-    def keep(self, key: object, directions: FloatArray) -> None:
-        with self._lock:
-            self._known[key] = directions
-            while sum(4_000 + each.size for each in self._known.values()) > _CAPACITY:  # a key takes room, too
-                self._known.popitem(last=False)

@@ -14,22 +14,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from itertools import product
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from counterflow.arrays import FloatArray
-from counterflow.learning.impulse_basis import basis_of, responses
-from counterflow.learning.moments import clipping_se_factor
-from counterflow.recurrence import linear_recurrence
+from counterflow.arrays import FloatArray, block_diagonal
+from counterflow.errors import DataError
+from counterflow.learning.clipping import ClippingRegion, nothing
+from counterflow.learning.impulse_basis import ImpulseBasis, basis_of
+from counterflow.learning.layout import Layout, own_blocks
+from counterflow.learning.likelihood import SharedRecord
+from counterflow.learning.moments import clipping_bias, clipping_se_factor
+from counterflow.learning.optimiser import Estimated
+from counterflow.learning.parameters import Parameters
+from counterflow.learning.uncertainty import Uncertainty
+from counterflow.protocol import Moments, Outline
 
-LAGS = 20  # functions that are single lags: what acts at once, delays, and what swings
-PER_TIME = 1  # functions for each of the slower time constants, which are two and a half times as far from each other
-SPREAD = 2.5
-TIMES = 3.0  # memory over the longest time constant
 PLACEBOS = 0.25  # so many for each signal
 BANDS = 5  # octaves of frequency in which noise may have a power of its own
 SWEEPS = 4  # over all responses, whose scales are looked for one after the other
@@ -38,74 +42,13 @@ HIGHEST = 1e6  # of a response, in squares of an instrument's half range for one
 SCEPTIC = 2.0  # nats more than chance gives, that a response must stand out of noise to be one
 CONTRADICTED = 2.0  # nats by which a scale is less likely than the best, beyond which it is out of the question
 LOOSER = 10.0  # times the believed variance, with which it is said how far a response may be off
+BELIEFS = tuple(product((0.6, 0.85, 0.96), (-0.7, 0.0, 0.85)))  # of a response: how it fades, how rows hang together
 LEAST_SHARE = 0.02  # of a band's power that is taken to be there in every band
-
-
-def poles_of(memory: int) -> tuple[float, ...]:
-    """Poles of a bank that follows inputs for ``memory`` rows: lags first, then ever slower relaxations."""
-    lags = min(LAGS, memory)
-    longest = memory / TIMES
-    constants, each = [], 5.0
-    while each < longest / math.sqrt(SPREAD):
-        constants.append(each)
-        each *= SPREAD
-    if lags < memory:
-        constants.append(longest)
-    return (*([0.0] * lags), *(math.exp(-1 / c) for c in constants for _ in range(PER_TIME)))
-
-
-def pole_system(poles: tuple[float, ...]) -> tuple[FloatArray, FloatArray]:
-    """(F, b) of orthonormal functions with these poles, the states of x[k+1] = F x[k] + b u[k].
-
-    Function j is that of its own pole after all-passes of those before it (Takenaka and Malmquist).
-    """
-    count = len(poles)
-    F, b = np.zeros((count, count)), np.zeros(count)
-    # e[k]: what comes out of the all-passes so far, e = c x + d u; each function is g / (z - a) of it
-    c, d = np.zeros(count), 1.0
-    for j, pole in enumerate(poles):
-        gain = math.sqrt(1 - pole * pole)
-        F[j], b[j] = gain * c, gain * d
-        F[j, j] += pole
-        # (1 - a z)/(z - a) e = -a e + (1 - a²)/(z - a) e, and the latter is gain x_j
-        c, d = -pole * c, -pole * d
-        c[j] += gain
-    return F, b
-
-
-@dataclass(frozen=True, eq=False)
-class ImpulseBasis:
-    """Functions with public poles, of a memory that was chosen without looking at measurements."""
-
-    poles: tuple[float, ...]
-    memory: int
-
-    @classmethod
-    def from_memory(cls, memory: int, most: int) -> ImpulseBasis:
-        """Of at most so many functions, which is for the rows to say."""
-        poles = poles_of(memory)
-        if len(poles) > most:
-            poles = tuple(poles[k] for k in np.linspace(0, len(poles) - 1, max(most, 2)).round().astype(int))
-        return cls(poles, memory)
-
-    @cached_property
-    def system(self) -> tuple[FloatArray, FloatArray]:
-        return pole_system(self.poles)
-
-    @property
-    def size(self) -> int:
-        return len(self.poles)
-
-    @cached_property
-    def functions(self) -> FloatArray:
-        """(L, d) impulse responses, until nothing is left of them."""
-        F, b = self.system
-        length = 6 * self.memory
-        return np.vstack([b[None], linear_recurrence(F, np.zeros((length - 1, len(b))), b)])
-
-    def signals(self, u: FloatArray) -> FloatArray:
-        """(T+1, U d)."""
-        return responses(u, self.functions)
+SHORTEST, LONGEST, SHARE = 10, 100, 20  # rows that inputs are followed, if nobody says: one in so many of the record
+ROWS_A_SIGNAL = 15
+MOSTLY = 0.5  # share clipped, beyond which nothing but the instruments' ranges is known of a response
+DROWNED = 1.0  # squared doubt over squared response, beyond which the response is said to be lost in noise
+FLATTEST = 0.2  # of the largest noise of an output, as which a quieter one is clipped at least
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,7 +148,7 @@ class LogEstimate:
 def fitted(windows: Sequence[LogMoments], bank: ImpulseBasis) -> LogEstimate:
     """Responses of one unit from its moments in all windows, by least squares that know the noise.
 
-    Responses are believed to fade and to be smooth or to swing, as the moments themselves say (``Belief``); how large
+    Responses are believed to fade and to be smooth or to swing, as the moments themselves say (``_belief``); how large
     that of each output to each input is, too. Where moments say nothing, belief is about nothing. Windows of which
     more was clipped than of the best tell that much less.
     """
@@ -227,8 +170,8 @@ def fitted(windows: Sequence[LogMoments], bank: ImpulseBasis) -> LogEstimate:
     grams = np.einsum("ki,ok,kj->oij", design, weight, design, optimize=True)
     seen = np.einsum("ki,ok,ko->oi", design, weight, turned, optimize=True)
     best: tuple[float, FloatArray, FloatArray] | None = None
-    for belief in BELIEFS:
-        found = _posterior(grams, seen, belief.precision(bank), bank.size)
+    for fading, together in BELIEFS:
+        found = _posterior(grams, seen, _belief(fading, together, bank), bank.size)
         if best is None or found[0] > best[0]:
             best = found
     assert best is not None
@@ -241,28 +184,21 @@ def fitted(windows: Sequence[LogMoments], bank: ImpulseBasis) -> LogEstimate:
     return LogEstimate(weights[:, 0], weights[:, 1:], covariance.reshape(size, size), rest, tuple(shares.tolist()))
 
 
-class Belief(NamedTuple):
-    """Of an impulse response: what is left of it from row to row (``fading``), and how rows hang together."""
+def _belief(fading: float, together: float, bank: ImpulseBasis) -> FloatArray:
+    """Precision (d, d) of responses whose largest rows are about 1 (the kernel of Chen, Ohlsson and Ljung for lags).
 
-    fading: float
-    together: float
-
-    def precision(self, bank: ImpulseBasis) -> FloatArray:
-        """(d, d), of responses whose largest rows are about 1 (the kernel of Chen, Ohlsson and Ljung for lags)."""
-        lags = sum(pole == 0.0 for pole in bank.poles)
-        k = np.arange(lags)
-        covariance = np.zeros((bank.size, bank.size))
-        covariance[:lags, :lags] = self.fading ** ((k[:, None] + k) / 2.0) * self.together ** np.abs(
-            k[:, None] - k
-        ) + 1e-8 * np.eye(lags)
-        # what is left after the lags is as large as they leave it, and orthonormal functions share it
-        rest = np.arange(lags, bank.size)
-        left = max(self.fading**lags, 1e-4)
-        covariance[rest, rest] = left / max(1 - self.fading, 0.02) / max(len(rest), 1)
-        return np.asarray(np.linalg.inv(covariance))
-
-
-BELIEFS = tuple(Belief(fading, together) for fading in (0.6, 0.85, 0.96) for together in (-0.7, 0.0, 0.85))
+    ``fading``: what is left of a response from row to row; ``together``: how its rows hang together.
+    """
+    lags = sum(pole == 0.0 for pole in bank.poles)
+    k = np.arange(lags)
+    covariance = np.zeros((bank.size, bank.size))
+    alike = fading ** ((k[:, None] + k) / 2.0) * together ** np.abs(k[:, None] - k)
+    covariance[:lags, :lags] = alike + 1e-8 * np.eye(lags)
+    # what is left after the lags is as large as they leave it, and orthonormal functions share it
+    rest = np.arange(lags, bank.size)
+    left = max(fading**lags, 1e-4)
+    covariance[rest, rest] = left / max(1 - fading, 0.02) / max(len(rest), 1)
+    return np.asarray(np.linalg.inv(covariance))
 
 
 def _posterior(
@@ -381,35 +317,182 @@ def noise_of(windows: Sequence[LogMoments]) -> tuple[FloatArray, FloatArray]:
     return np.maximum(np.vstack([w.bands for w in windows]) @ loudness / usual, LEAST_SHARE), rest
 
 
-def system_of(
-    bank: ImpulseBasis, outputs: Mapping[int, int], estimates: Mapping[int, LogEstimate], scale: FloatArray
-) -> tuple[FloatArray, FloatArray, list[FloatArray]]:
-    """A, B and each unit's C̃ (r, r d) of all units side by side; ``scale`` (U,): of the inputs in ``estimates``."""
-    F, b = bank.system
-    d, U = bank.size, len(scale)
-    total = sum(outputs.values())
-    A: FloatArray = np.asarray(np.kron(np.eye(total), F.T))
-    B = np.zeros((total * d, U))
-    at = 0
-    observations: list[FloatArray] = []
-    for m, r in outputs.items():
-        weights = estimates[m].weights.reshape(r, U, d) / scale[None, :, None]
-        B[at * d : (at + r) * d] = weights.transpose(0, 2, 1).reshape(r * d, U)
-        observations.append(np.asarray(np.kron(np.eye(r), b[None]), np.float64))
-        at += r
-    return A, B, observations
+@dataclass(frozen=True, eq=False)
+class LogFound:
+    """Responses of all units, and the windows of each that have told of them."""
+
+    estimates: tuple[LogEstimate, ...]
+    windows: tuple[tuple[LogMoments, ...], ...]
+    steps: ClassVar[int] = 1
+    converged: ClassVar[bool] = True
+
+    @classmethod
+    def from_windows(cls, windows: tuple[tuple[LogMoments, ...], ...], bank: ImpulseBasis) -> LogFound:
+        return cls(tuple(fitted(own, bank) for own in windows), windows)
 
 
-def packed_covariance(estimates: Mapping[int, LogEstimate], inputs: int, size: int, scale: FloatArray) -> FloatArray:
-    """Covariance of the entries of B, unit by unit and row by row, as ``Parameters.pack`` lays out "responses"."""
-    blocks = []
-    for estimate in estimates.values():
-        r = len(estimate.level)
-        cube = estimate.covariance.reshape(r, inputs, size, r, inputs, size)
-        cube = cube / scale[None, :, None, None, None, None] / scale[None, None, None, None, :, None]
-        blocks.append(cube.transpose(0, 2, 1, 3, 5, 4).reshape(r * size * inputs, -1))
-    ends = np.cumsum([0, *(len(block) for block in blocks)])
-    out = np.zeros((ends[-1], ends[-1]))
-    for first, last, block in zip(ends[:-1], ends[1:], blocks, strict=True):
-        out[first:last, first:last] = block
-    return out
+@dataclass(frozen=True, eq=False)
+class LogDesign:
+    """What units without models are asked to project on, and how their moments are read: all but measurements."""
+
+    outlines: tuple[Outline, ...]
+    memory: int | None  # rows that inputs are followed
+    same_row: tuple[bool, ...]  # of each unit: whether an input acts on the row that it stands in
+    before: LogWindows | None = None  # of a later window: earlier ones, whose bank and measure of inputs it takes
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(outline.unit for outline in self.outlines)
+
+    @cached_property
+    def inputs(self) -> FloatArray:
+        """(T+1, U) as they act: row t on row t+1."""
+        given = [o.inputs for o in self.outlines]
+        return np.hstack(
+            [np.vstack([u[1:], u[-1:]]) if early else u for u, early in zip(given, self.same_row, strict=True)]
+        )
+
+    @cached_property
+    def level(self) -> FloatArray:
+        return np.asarray(self.inputs.mean(axis=0)) if self.before is None else self.before.level
+
+    @cached_property
+    def scale(self) -> FloatArray:
+        """(U,) how far inputs move; 1 of those that do not."""
+        if self.before is not None:
+            return self.before.scale
+        size = self.inputs.std(axis=0)
+        return np.where(size > 1e-9 * np.abs(self.level) + 1e-300, size, 1.0)
+
+    @cached_property
+    def bank(self) -> ImpulseBasis:
+        if self.before is not None:
+            return self.before.bank
+        rows, inputs = self.inputs.shape
+        memory = self.memory or int(min(max(rows // SHARE, SHORTEST), LONGEST))
+        return ImpulseBasis.from_memory(memory, rows // (ROWS_A_SIGNAL * max(inputs, 1)))
+
+    @cached_property
+    def log_bases(self) -> tuple[LogBasis, ...]:
+        u, keys = (self.inputs - self.level) / self.scale, [o.there.tobytes() for o in self.outlines]
+        rows = dict(zip(keys, (o.there for o in self.outlines), strict=True))  # units measured in the same share it
+        made = {key: LogBasis.from_inputs(u, self.bank, there) for key, there in rows.items()}
+        return tuple(made[key] for key in keys)
+
+    @property
+    def bases(self) -> tuple[FloatArray, ...]:
+        return tuple(basis.functions for basis in self.log_bases)
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """Units that are asked for moments: all of them."""
+        for outline, basis in zip(self.outlines, self.bases, strict=True):
+            if not basis.shape[1]:
+                raise DataError(
+                    f"unit {outline.unit!r}: there are no rows in which all its channels were read, so nothing can be "
+                    "told of it; leave out channels that are hardly ever read, or the unit. Nothing was released"
+                )
+        return self.names
+
+    def estimate(self, moments: Mapping[str, Moments], private: bool, before: LogWindows | None = None) -> LogFound:
+        """Responses of each unit's outputs to all inputs, from this window and those ``before``."""
+        windows = []
+        for m, (name, basis) in enumerate(zip(self.names, self.log_bases, strict=True)):
+            told = moments[name]
+            around = np.zeros((told.values.shape[1], basis.design.shape[1] - 1))
+            new = LogMoments(basis.design, basis.bands, basis.told, told.values, told.noise, told.clipped, around)
+            windows.append((*(() if before is None else before.units[m]), new))
+        return LogFound.from_windows(tuple(windows), self.bank)
+
+    def knowing_clips(self, found: LogFound, centred: LogFound | None) -> LogFound:
+        """The same with what clipping may have done: responses may be further from the centre than they were found.
+
+        Where most was clipped in every window, all that is known of them is that instruments have ranges: a response of
+        half of one to the usual movement of an input is not ruled out. ``centred``: what the last window was clipped
+        around.
+        """
+        estimates, told = [], []
+        for m, (each, windows) in enumerate(zip(found.estimates, found.windows, strict=True)):
+            if centred is not None:
+                windows = (*windows[:-1], replace(windows[-1], centre=centred.estimates[m].weights))
+            told.append(windows)
+            least = min(w.clipped for w in windows)
+            covariance = each.covariance * clipping_se_factor(least) ** 2
+            for share, w in zip(each.shares, windows, strict=True):
+                away = (share * clipping_bias(w.clipped) * (each.weights - w.centre)).ravel()
+                covariance = covariance + np.outer(away, away)
+            if least > MOSTLY:
+                covariance = covariance + np.eye(len(covariance)) / self.bank.size
+            estimates.append(replace(each, covariance=covariance))
+        return replace(found, estimates=tuple(estimates), windows=tuple(told))
+
+    def drowned(self, found: LogFound) -> list[tuple[str, str]]:
+        """(effect, cause) of units whose responses are no larger than the doubt about them."""
+        out = []
+        for effect, each in zip(self.names, found.estimates, strict=True):
+            r = len(each.level)
+            told = np.square(each.weights.reshape(r, len(self.scale), -1)).sum(axis=(0, 2))
+            doubt = np.diag(each.covariance).reshape(r, len(self.scale), -1).sum(axis=(0, 2))
+            for cause, own in zip(self.names, self.layout.input_slices, strict=True):
+                if cause != effect and doubt[own].sum() > DROWNED * told[own].sum():
+                    out.append((effect, cause))
+        return out
+
+    def foreseen(self, found: LogFound | None) -> list[ClippingRegion]:
+        """What each unit's numbers will be: nothing at first, then what the round before has told."""
+        rows = len(self.inputs)
+        if found is None:
+            return [nothing(rows, len(o.observation)) for o in self.outlines]
+        signals = self.bank.signals((self.inputs - self.level) / self.scale)
+        out = []
+        for estimate in found.estimates:
+            size = np.sqrt(np.maximum(np.diag(estimate.noise), 0.0))
+            top = float(size.max(initial=0.0))
+            W = np.diag(1 / np.maximum(size, FLATTEST * top)) if top > 0 else np.eye(len(size))
+            out.append(ClippingRegion(estimate.level + signals @ estimate.weights.T, W))
+        return out
+
+    # ---- what is left when the exchange is over
+
+    @property
+    def outputs(self) -> list[int]:
+        return [len(outline.observation) for outline in self.outlines]
+
+    @cached_property
+    def layout(self) -> Layout:
+        states = tuple(r * self.bank.size for r in self.outputs)
+        return Layout(self.names, states, tuple(o.inputs.shape[1] for o in self.outlines))
+
+    def system(self, found: LogFound) -> tuple[SharedRecord, Estimated, Uncertainty]:
+        """The record without rows, A and B of all units, and how sure they are."""
+        F, b = self.bank.system
+        U, d, total, layout = len(self.scale), self.bank.size, sum(self.outputs), self.layout
+        A, C = (np.asarray(np.kron(np.eye(total), each), np.float64) for each in (F.T, b[None]))
+        weights = np.vstack([each.weights for each in found.estimates]).reshape(total, U, d) / self.scale[:, None]
+        B = weights.transpose(0, 2, 1).reshape(total * d, U)
+        noise = block_diagonal([_definite(each.noise) for each in found.estimates])
+        record = SharedRecord(
+            layout.names, layout.states, layout.inputs, values=np.full((len(self.inputs), total), np.nan),
+            u=self.inputs - self.level, observation=C, noise=noise, A_local=A,
+            B_local=own_blocks(B, layout.state_slices, layout.input_slices), Q_local=np.zeros_like(A),
+        )  # fmt: skip
+        parameters = Parameters(record, "responses", np.eye(len(A)))
+        estimated = Estimated(A, B, record.Q_local, math.nan, 1, True, 0.0, parameters=parameters)
+        return record, estimated, Uncertainty(parameters, self.packed_covariance(found))
+
+    def packed_covariance(self, found: LogFound) -> FloatArray:
+        """Of the entries of B, unit by unit and row by row, as ``Parameters.pack`` lays out "responses"."""
+        blocks = []
+        for each, r in zip(found.estimates, self.outputs, strict=True):
+            size = np.tile(np.repeat(self.scale, self.bank.size), r)
+            order = np.arange(len(size)).reshape(r, len(self.scale), -1).transpose(0, 2, 1).ravel()
+            blocks.append((each.covariance / np.outer(size, size))[np.ix_(order, order)])
+        return block_diagonal(blocks)
+
+
+def _definite(noise: FloatArray) -> FloatArray:
+    """A covariance with no direction in which it is nothing."""
+    values, vectors = np.linalg.eigh((noise + noise.T) / 2)
+    least = max(1e-6 * float(values.max(initial=0.0)), 1e-12)
+    out = (vectors * np.maximum(values, least)) @ vectors.T
+    return np.asarray((out + out.T) / 2)

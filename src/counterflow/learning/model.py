@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray, block_diagonal, slices
 from counterflow.caveats import Caveat
-from counterflow.filtering import FilterResult, rts_smoother
-from counterflow.filtering.results import Run as FilterRun
+from counterflow.filtering import FilterResult, rts_smoother, smoothed_states
+from counterflow.filtering import Run as FilterRun
 from counterflow.learning.block_moments import Rows
 from counterflow.learning.ensemble import Ensemble, Uncertain, noise_ahead, uncertain
 from counterflow.learning.influence import InfluenceGraph, reach
@@ -254,7 +254,7 @@ class Grounded(ABC):
         if self.record is None:
             return np.zeros((1, len(A))), np.zeros(len(A)), np.zeros_like(A)
         filtered = self.record.filter(A, B, Q)
-        return rts_smoother(filtered, A).smoothed, filtered.final_mean, filtered.final_covariance
+        return smoothed_states(filtered, A), filtered.final_mean, filtered.final_covariance
 
     # ---- worlds
 

@@ -27,12 +27,11 @@ from counterflow.learning.likelihood import SharedRecord
 from counterflow.learning.linear_model import LinearModel
 from counterflow.learning.model import BoolArray, Chosen, Curvature, Followed, Grounded, Model, OneStep, Run
 from counterflow.learning.network import Network
-from counterflow.learning.online import Memory, refuse_repeated
 from counterflow.learning.optimiser import Estimated
 from counterflow.learning.predictor import Predictor, RowPredictor
 from counterflow.learning.regime_sums import Regime, later
 from counterflow.learning.stream import KEPT, TAIL, Stream, begun, continued
-from counterflow.learning.uncertainty import Uncertainty
+from counterflow.learning.uncertainty import Memory, Uncertainty, refuse_repeated
 
 TOO_FAR = 1e4  # standard deviations that an input may be moved
 UNNOTICED = 0.3  # standard deviations over the root of the rows: what a fit may be off without noticing,

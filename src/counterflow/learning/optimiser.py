@@ -93,7 +93,7 @@ def _climb(
     record: SharedRecord, parameters: Parameters, local: FloatArray, vector: FloatArray, limit: float,
     tolerance: float, evaluations: int, penalty: Quadratic | None, progress: Callable[[float, str], None] | None,
 ) -> Estimated:  # fmt: skip
-    P, size = record.A_local.shape[0], parameters.coupling_size()
+    P, size, process = record.A_local.shape[0], parameters.coupling_size(), parameters.process
     fixed = local - parameters.unpack(parameters.pack(local))  # what does not move, e.g. the local blocks
     count, done = 0, 0.0
 
@@ -101,10 +101,11 @@ def _climb(
         nonlocal count
         count += 1
         coupling = fixed + parameters.unpack(x[:size])
-        at = evaluate(record, coupling[:, :P], coupling[:, P:], parameters.process_noise(x))
+        Q = process.covariance(x[size:]) if process.size else record.Q_local
+        at = evaluate(record, coupling[:, :P], coupling[:, P:], Q)
         gradient = parameters.pack(np.asarray(np.linalg.solve(at.Q, at.gap), np.float64))
-        if parameters.noise_size():
-            gradient = np.concatenate([gradient, parameters.noise_gradient(x, at)])
+        noise = process.gradient(x[size:], at.Q, at.noise_moment - at.steps * at.Q)
+        gradient = np.concatenate([gradient, noise])
         value = at.log_likelihood
         if penalty is not None:
             extra, slope = penalty(x[:size])
@@ -148,8 +149,9 @@ def _climb(
         length, accepted = 1.0, None
         noise_floor = 1e-11 * abs(value)  # differences below it are rounding
         while count < evaluations and length > 1e-10:
-            trial = parameters.clipped(vector + length * direction)
-            if radius(trial) >= limit or parameters.noise_is_off(trial):
+            trial = vector + length * direction
+            trial[size:] = process.clipped(trial[size:])
+            if radius(trial) >= limit or process.off(trial[size:]):
                 length *= 0.5
                 continue
             try:
@@ -202,7 +204,7 @@ def _metric(parameters: Parameters, at: Evaluation, vector: FloatArray) -> Calla
             out[at_ : at_ + n * len(f)] = (at.Q[own, own] @ (block @ root) @ root.T).ravel()
             at_ += n * len(f)
         if len(gradient) > size:
-            out[size:] = gradient[size:] * parameters.noise_step(vector, at)
+            out[size:] = gradient[size:] * parameters.process.expected_step(vector[size:], at.steps)
         return out
 
     return apply
@@ -225,13 +227,13 @@ def _fisher_metric(
     record: SharedRecord, parameters: Parameters, at: Evaluation, vector: FloatArray, penalty: Quadratic | None
 ) -> Callable[[FloatArray], FloatArray] | None:
     """The inverse of the information: with it the steps are Fisher scoring."""
-    directions = parameters.noise_directions(vector)
+    size = parameters.coupling_size()
+    directions = parameters.process.directions(vector[size:])
     try:
         information = settled_information(record, parameters, at.A, at.B, at.Q, directions, at.passed)
     except CounterflowError:  # no settled filter here
         return None
     # a noise that has all but vanished tells little of its size, and must not be sent far by that
-    size = parameters.coupling_size()
     if penalty is not None:
         information[:size, :size] += penalty.precision
     noises = np.arange(size, len(information))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.learning.known_edges import KnownEdges
-from counterflow.learning.likelihood import Evaluation, SharedRecord
+from counterflow.learning.likelihood import SharedRecord
 
 Estimate = Literal["couplings", "blocks", "all", "responses"]
 ESTIMATES = ("couplings", "blocks", "all")
@@ -30,18 +30,15 @@ class Triangles:
     root: FloatArray  # L, block-diagonal
 
     @cached_property
-    def size(self) -> int:
-        return sum(n * (n + 1) // 2 for n in self._widths)
+    def places(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Row and column of each parameter in G."""
+        pieces = [np.array(np.tril_indices(own.stop - own.start)) + own.start for own in self.slices]
+        rows, columns = np.hstack([np.zeros((2, 0), np.intp), *pieces])
+        return rows, columns
 
     @property
-    def _widths(self) -> list[int]:
-        return [own.stop - own.start for own in self.slices]
-
-    @cached_property
-    def diagonal(self) -> NDArray[np.bool_]:
-        """Which parameters stand on the diagonal of G (k,)."""
-        pieces = [np.equal(*np.tril_indices(n)) for n in self._widths]
-        return np.concatenate(pieces) if pieces else np.zeros(0, bool)
+    def size(self) -> int:
+        return len(self.places[0])
 
     def covariance(self, values: FloatArray) -> FloatArray:
         factor = self.root @ self._factor(values)
@@ -53,50 +50,31 @@ class Triangles:
 
     def clipped(self, values: FloatArray) -> FloatArray:
         """The nearest values that are allowed."""
-        return np.where(self.diagonal, np.maximum(values, LEAST - 1), values)
+        return np.where(np.equal(*self.places), np.maximum(values, LEAST - 1), values)
 
     def gradient(self, values: FloatArray, covariance: FloatArray, gap: FloatArray) -> FloatArray:
         """Of ℓ, where dℓ = ½ tr(covariance⁻¹ gap covariance⁻¹ d covariance); zero where it points over the edge."""
-        G = self._factor(values)
+        if not self.size:
+            return np.zeros(0)
         inner = np.linalg.solve(covariance, self.root)
-        whole = inner.T @ gap @ inner @ G
-        pieces = []
-        for own in self.slices:
-            block = whole[own, own]
-            pieces.append(block[np.tril_indices_from(block)])
-        out = np.concatenate(pieces) if pieces else np.zeros(0)
-        resting = self.diagonal & (values <= LEAST - 1 + 1e-12) & (out < 0)
+        out = (inner.T @ gap @ inner @ self._factor(values))[self.places]
+        resting = np.equal(*self.places) & (values <= LEAST - 1 + 1e-12) & (out < 0)
         return np.where(resting, 0.0, out)
 
     def directions(self, values: FloatArray) -> FloatArray:
         """d covariance / d(each parameter) (k, n, n)."""
-        G = self._factor(values)
-        out = []
-        for own, n in zip(self.slices, self._widths, strict=True):
-            for i, j in zip(*np.tril_indices(n), strict=True):
-                change = np.zeros_like(G)
-                change[own.start + i, own.start + j] = 1.0
-                half = self.root @ change @ G.T @ self.root.T
-                out.append(half + half.T)
-        return np.array(out).reshape(-1, *G.shape)
+        rows, columns = self.places
+        half = self.root.T[rows][:, :, None] * (self.root @ self._factor(values)).T[columns][:, None, :]
+        return np.asarray(half + half.transpose(0, 2, 1))
 
     def expected_step(self, values: FloatArray, count: int) -> FloatArray:
         """What one step of EM multiplies the gradient with, about; ``count``: steps that speak about it."""
-        size = np.diag(self._factor(values))
-        pieces = [
-            np.where(np.equal(*np.tril_indices(n)), 0.5, 1.0) * size[own][np.tril_indices(n)[0]] ** 2 / max(count, 1)
-            for own, n in zip(self.slices, self._widths, strict=True)
-        ]
-        return np.concatenate(pieces) if pieces else np.zeros(0)
+        size = np.diag(self._factor(values))[self.places[0]]
+        return np.asarray(np.where(np.equal(*self.places), 0.5, 1.0) * size**2 / max(count, 1))
 
     def _factor(self, values: FloatArray) -> FloatArray:
-        out, at = np.eye(len(self.root)), 0
-        for own, n in zip(self.slices, self._widths, strict=True):
-            count = n * (n + 1) // 2
-            block = np.eye(n)
-            block[np.tril_indices(n)] += values[at : at + count]
-            out[own, own] = block
-            at += count
+        out = np.eye(len(self.root))
+        out[self.places] += values
         return out
 
 
@@ -156,37 +134,9 @@ class Parameters:
 
     @cached_property
     def process(self) -> Triangles:
-        """Process noise, block-diagonal by unit; it has no block if it does not move."""
+        """Process noise, block-diagonal by unit; it has no block if it does not move. Its parameters come last."""
         return Triangles(self.record.state_slices if self.estimate == "all" else (), self.noise_root)
 
     def noise_size(self) -> int:
         """Parameters of Q."""
         return self.process.size
-
-    def process_noise(self, vector: FloatArray) -> FloatArray:
-        """Q."""
-        return self.process.covariance(self._of_noise(vector)) if self.process.size else self.record.Q_local
-
-    def noise_is_off(self, vector: FloatArray) -> bool:
-        """Whether the noise has left what its start allows."""
-        return self.process.off(self._of_noise(vector))
-
-    def noise_gradient(self, vector: FloatArray, at: Evaluation) -> FloatArray:
-        """dℓ/d(parameters of Q)."""
-        return self.process.gradient(self._of_noise(vector), at.Q, at.noise_moment - at.steps * at.Q)
-
-    def noise_step(self, vector: FloatArray, at: Evaluation) -> FloatArray:
-        """What one step of EM multiplies the gradient in the noise with."""
-        return self.process.expected_step(self._of_noise(vector), at.steps)
-
-    def clipped(self, vector: FloatArray) -> FloatArray:
-        """The nearest vector whose noise is allowed."""
-        noise = self.process.clipped(self._of_noise(vector))
-        return np.concatenate([vector[: self.coupling_size()], noise]) if self.noise_size() else vector
-
-    def noise_directions(self, vector: FloatArray) -> FloatArray:
-        """dQ/d(each parameter of Q) (k, P, P) at ``vector``."""
-        return self.process.directions(self._of_noise(vector))
-
-    def _of_noise(self, vector: FloatArray) -> FloatArray:
-        return vector[self.coupling_size() :]

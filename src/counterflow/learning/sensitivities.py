@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
-from counterflow.filtering import FilterResult
-from counterflow.filtering.results import Run
+from counterflow.filtering import FilterResult, Run
 from counterflow.filtering.time_varying import forward_substituted
 from counterflow.learning.information import basis_of_noise, moves_covariance, positions
 from counterflow.learning.likelihood import SharedRecord

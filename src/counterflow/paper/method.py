@@ -20,7 +20,7 @@ from counterflow.paper.options import TrainingOptions
 from counterflow.paper.server import GradientNoise, Phase, ServerConfig, TrainingServer
 from counterflow.paper.unit import MessageNoise, MessageRelease, TrainingUnit
 from counterflow.plant import LocalModel
-from counterflow.privacy import Cost, Privacy, classical_multiplier
+from counterflow.privacy import Cost, classical_multiplier
 from counterflow.privacy.clipping import clipped_rows
 from counterflow.protocol import Message, PerturbedStates
 from counterflow.randomness import stream
@@ -85,7 +85,14 @@ class PublishedMethod(Method):
         part = _whole_part(task, own)
         if task.privacy is None:
             return client_state(task, part, ClientData.from_rows(*part.estimates(own.y, own.u)))
-        return private_client_state(task, part, own, task.privacy)
+        # with the paper's noise, on rows that R_max has cut
+        bound = signal_bound(part.unit, part.model, own.u, task.privacy.clip, part.uses_inputs)
+        inside, cut = clipped_rows(own.y, bound)
+        data = ClientData.from_rows(*part.estimates(inside, clipped_rows(own.u, bound)[0]))
+        responses = estimator_responses(part.unit.name, part.estimator, part.working_model, len(own.y))
+        multiplier = classical_multiplier(*shares_of(task))
+        noise = MessageNoise(responses, bound, multiplier, task.privacy.source, cut=float(cut.mean()))
+        return replace(client_state(task, part, data), noise=noise)
 
     def pooled(
         self, task: Task, own: Mapping[str, UnitData], seen: bool
@@ -238,17 +245,6 @@ def client_state(task: Task, part: UnitPart, data: ClientData) -> TrainingUnit:
         phi = chosen.scale * draw.standard_normal(part.model.states)
     steps = chosen.eta_1, chosen.eta_2, chosen.gamma_1, chosen.gamma_2
     return TrainingUnit(part.unit.name, AugmentedModel(part.working_model, data), theta, phi, steps, chosen.tol)
-
-
-def private_client_state(task: Task, part: UnitPart, own: UnitData, privacy: Privacy) -> TrainingUnit:
-    """The same with the paper's noise, on rows that R_max has cut."""
-    bound = signal_bound(part.unit, part.model, own.u, privacy.clip, part.uses_inputs)
-    inside, cut = clipped_rows(own.y, bound)
-    data = ClientData.from_rows(*part.estimates(inside, clipped_rows(own.u, bound)[0]))
-    responses = estimator_responses(part.unit.name, part.estimator, part.working_model, len(own.y))
-    multiplier = classical_multiplier(*shares_of(task))
-    noise = MessageNoise(responses, bound, multiplier, privacy.source, cut=float(cut.mean()))
-    return replace(client_state(task, part, data), noise=noise)
 
 
 def status_of(task: Task, state: TrainingServer) -> Status:

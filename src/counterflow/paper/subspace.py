@@ -20,12 +20,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from counterflow.arrays import FloatArray
+from counterflow.arrays import FloatArray, frozen
 from counterflow.errors import DataError, OptionError
-from counterflow.filtering.checks import as_shaped
 from counterflow.filtering.covariances import spectral_radius, steady_state
-from counterflow.filtering.results import freeze
-from counterflow.identification.lagged import LaggedGram, as_pair, lagged_gram, stretches
+from counterflow.identification.lagged import LaggedGram, lagged_gram, stretches
 from counterflow.identification.signal import DEPENDENT, below, independent, standard
 from counterflow.learning.realisation import STABLE, shrink
 from counterflow.plant import LocalModel, Recording
@@ -68,7 +66,7 @@ class Subspace:
 
 
 def subspace(
-    y: ArrayLike, u: ArrayLike, order: int | None = None, *, past: int | None = None, future: int | None = None
+    y: FloatArray, u: FloatArray, order: int | None = None, *, past: int | None = None, future: int | None = None
 ) -> Subspace:
     """Identify a stable innovations model from a record.
 
@@ -103,11 +101,10 @@ def subspace(
 
 
 def subspaces(
-    y: ArrayLike, u: ArrayLike, orders: Iterable[int] | None = None, *, past: int | None = None,
+    y: FloatArray, u: FloatArray, orders: Iterable[int] | None = None, *, past: int | None = None,
     future: int | None = None,
 ) -> tuple[Subspace, ...]:  # fmt: skip
     """Identify models of several orders, at nearly the cost of one; parameters are those of `subspace`."""
-    y, u = as_pair(y, u)
     wanted = [] if orders is None else list(orders)
     for n in wanted:
         if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
@@ -185,7 +182,7 @@ def order_from_singular_values(singular_values: ArrayLike, rows: int, *, outputs
     >>> order_from_singular_values([0.99, 0.7, 0.05, 0.04], rows=2000)
     2
     """
-    s = as_shaped("singular_values", singular_values, ("k",))
+    s = np.asarray(singular_values, np.float64)
     left_out = np.append(-np.log1p(-np.minimum(s**2, _PERFECT)), 0.0)
     price = (2 * outputs + inputs) * np.log(rows) / rows
     return int(np.argmin(left_out + price * np.arange(len(s) + 1)))
@@ -262,8 +259,8 @@ def _realised(n: int, gram: LaggedGram, products: FloatArray, correlations: Floa
         repaired.append(f"A - K C had spectral radius {radius:.6g}; K is the gain of a Kalman filter instead")
     outputs, inputs = scale[:r], scale[r:]
     return Subspace(
-        A=freeze(A), B=freeze(B / inputs), C=freeze(C * outputs[:, None]), K=freeze(K / outputs),
-        innovation=freeze(_symmetric(innovation * outputs * outputs[:, None])), singular_values=freeze(correlations),
+        A=frozen(A), B=frozen(B / inputs), C=frozen(C * outputs[:, None]), K=frozen(K / outputs),
+        innovation=frozen(_symmetric(innovation * outputs * outputs[:, None])), singular_values=frozen(correlations),
         past=past, future=gram.window - past, windows=gram.windows, repaired=tuple(repaired),
     )  # fmt: skip
 

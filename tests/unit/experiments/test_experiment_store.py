@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from counterflow.errors import OptionError, StorageError, UnknownNameError
+from counterflow.errors import StorageError, UnknownNameError
 from counterflow.paper import experiments
 from counterflow.paper.experiments.experiment import Outcome, Task
 from counterflow.paper.experiments.store import Store
@@ -97,7 +97,7 @@ def test_a_run_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.
     assert seen == [2, 3, 0, 1, 2, 3]
 
 
-def test_what_cannot_be_written_or_done_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_written_or_done_is_told(tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="there is no experiment 'nonsense': choose one of synthetic"):
         experiments.named("nonsense")
     (tmp_path / "results").write_text("in the way")
@@ -105,9 +105,6 @@ def test_what_cannot_be_written_or_done_is_told(tmp_path: Path, monkeypatch: pyt
         Store(tmp_path, quick=False).save(Outcome(TASK, VALUES, 1.0))
     with pytest.raises(StorageError, match="not finite"):
         Store(tmp_path / "other", quick=False).save(Outcome(TASK, {"loss": float("inf")}, 1.0))
-    counting(monkeypatch)
-    with pytest.raises(OptionError, match="jobs is 0"):
-        Store(tmp_path / "other", quick=False).computed(tasks(1), jobs=0)
 
 
 def test_results_do_not_depend_on_the_number_of_workers(tmp_path: Path) -> None:

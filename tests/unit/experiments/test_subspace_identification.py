@@ -28,16 +28,13 @@ def test_gram_of_two_stretches_is_the_sum_and_no_window_crosses_a_gap():
     rng = np.random.default_rng(0)
     y, u = rng.normal(size=(50, 2)), rng.normal(size=(50, 1))
     y[20, 1] = y[31] = np.nan
-    runs = stretches(y, least=11)
-    assert runs == (slice(0, 20), slice(32, 50))
+    assert stretches(y, least=11) == (slice(0, 20), slice(32, 50))
     assert stretches(y) == (slice(0, 20), slice(21, 31), slice(32, 50))
     z = np.hstack([y, u])
     parts = [hankel(z[run], 4) for run in stretches(y)]
     gram = lagged_gram(y, u, 4)
     assert gram.windows == sum(len(part) for part in parts)
     np.testing.assert_allclose(gram.matrix, sum(part.T @ part for part in parts), rtol=EXACT, atol=100 * EXACT)
-    only = lagged_gram(y, u, 4, runs)
-    np.testing.assert_allclose(only.matrix, parts[0].T @ parts[0] + parts[2].T @ parts[2], rtol=EXACT, atol=100 * EXACT)
 
 
 @pytest.mark.parametrize(("n", "r", "U", "past", "future"), [(3, 2, 1, 4, 4), (4, 1, 2, 8, 6), (2, 3, 0, 3, 2)])
@@ -168,11 +165,6 @@ def test_default_past_follows_the_memory_of_the_record():
     ("change", "error", "words"),
     [
         (lambda y, u: (y[:20], u[:20], 2, {}), DataError, "too few"),
-        (lambda y, u: (y, u[:-1], 2, {}), DataError, "equally many rows"),
-        (lambda y, u: (y[:, 0], u, 2, {}), DataError, "time first"),
-        (lambda y, u: (y[:, :0], u, 2, {}), DataError, "no columns"),
-        (lambda y, u: (y, np.where(u == u[3], np.nan, u), 2, {}), DataError, "row 3, column 0"),
-        (lambda y, u: (np.where(y == y[3], np.inf, y), u, 2, {}), DataError, "row 3, column 0 is inf"),
         (lambda y, u: (1e200 * y, u, 2, {}), DataError, "overflow"),
         (lambda y, u: (np.full_like(y, np.nan), u, 2, {}), DataError, "too few"),
         (lambda y, u: (y, u, 0, {}), OptionError, "at least 1"),

@@ -7,7 +7,8 @@ import pytest
 from filter_twins import covariances, dense, model, plain_loop, plain_smoother, record
 from tolerances import EXACT, LONG
 
-from counterflow.filtering import kalman_filter, rts_smoother
+from counterflow.errors import CounterflowError, DataError, UnstableError
+from counterflow.filtering import kalman_filter, rts_smoother, smoothed_states
 from counterflow.filtering.covariances import lyapunov
 
 T = 3000
@@ -118,7 +119,7 @@ def test_smoother_equals_the_plain_loop(name):
     P = len(m.A)
     P0, m0 = np.eye(P), np.full(P, mean)
     result = kalman_filter(y, u, m.A, m.B, m.C, m.Q, m.R, initial_mean=m0, initial_covariance=P0)
-    smooth = rts_smoother(result, m.A, m.Q, covariances=True, sums=True)
+    smooth = rts_smoother(result, m.A, m.Q, covariances=True)
     xs, Ps, lags = plain_smoother(plain_loop(y, u, m, m0, P0), m)
     close_in_every_row(smooth.smoothed, xs, LONG)
     np.testing.assert_allclose(smooth.covariance, Ps, rtol=0, atol=LONG * np.abs(Ps).max())
@@ -144,7 +145,7 @@ def test_smoother_and_likelihood_equal_the_dense_gaussian(kind, missing):
         y[rng.random(y.shape) < 0.2] = np.nan
     m0, P0 = rng.normal(size=P), np.eye(P) + 0.3
     result = kalman_filter(y, u, m.A, m.B, m.C, m.Q, m.R, initial_mean=m0, initial_covariance=P0)
-    smooth = rts_smoother(result, m.A, m.Q, covariances=True, sums=True)
+    smooth = rts_smoother(result, m.A, m.Q, covariances=True)
     means, joint, loglik = dense(y, u, m, m0, P0)
     np.testing.assert_allclose(result.log_likelihood, loglik, rtol=LONG)
     np.testing.assert_allclose(smooth.smoothed, means, rtol=0, atol=LONG * np.abs(means).max())
@@ -198,14 +199,71 @@ def test_rows_do_not_depend_on_how_they_are_cut(monkeypatch):
     np.testing.assert_allclose(cut.log_likelihood, whole.log_likelihood, rtol=EXACT)
 
 
-def test_nothing_given_is_changed_and_results_are_read_only():
+def test_nothing_given_is_changed():
     rng = np.random.default_rng(9)
     m = model(rng)
     y, u, _ = record(rng, m, 30)
     given = [np.array(a) for a in (y, u, m.A, m.B, m.C, m.Q, m.R)]
-    result = kalman_filter(*given)
+    kalman_filter(*given)
     for before, after in zip((y, u, m.A, m.B, m.C, m.Q, m.R), given, strict=True):
         np.testing.assert_array_equal(before, after)
-        assert after.flags.writeable
-    with pytest.raises(ValueError, match="read-only"):
-        result.filtered[0] = 0
+
+
+# ---- what has no finite answer, and edges of what has one
+
+
+GOOD = {
+    "y": np.zeros((6, 3)),
+    "u": np.zeros((6, 1)),
+    "A": 0.5 * np.eye(2),
+    "B": np.ones((2, 1)),
+    "C": np.ones((3, 2)),
+    "Q": np.eye(2),
+    "R": np.eye(3),
+}
+
+
+def _changed(array, place, value):
+    array = np.array(array, dtype=float)
+    array[place] = value
+    return array
+
+
+def test_rows_too_large_for_double_precision_are_refused():
+    with pytest.raises(DataError, match="overflow"):
+        kalman_filter(**{**GOOD, "y": np.full((6, 3), 1e200)})
+
+
+def test_unstable_mode_that_nobody_measures_is_named():
+    model = {**GOOD, "A": np.diag([1.0, 0.5]), "C": np.array([[0.0, 1.0]] * 3)}
+    with pytest.raises(UnstableError, match="eigenvalue 1 does not decay and no measurement sees it"):
+        kalman_filter(**model)
+    given = kalman_filter(**model, initial_covariance=np.eye(2))  # with a start there is an answer
+    assert np.isfinite(given.filtered).all()
+
+
+def test_last_row_of_inputs_is_never_used():
+    result = kalman_filter(**{**GOOD, "u": _changed(GOOD["u"], (5, 0), np.nan)})
+    assert np.isfinite(result.filtered).all()
+    assert np.isfinite(result.log_likelihood)
+
+
+def test_one_row_one_state_and_integer_input_are_fine():
+    one = np.eye(1, dtype=int)
+    result = kalman_filter(np.array([[2]]), np.zeros((1, 0)), 0 * one, np.zeros((1, 0)), one, one, one)
+    assert result.predicted.tolist() == [[0.0]]
+    np.testing.assert_allclose(result.filtered, 1.0, rtol=EXACT)
+    np.testing.assert_allclose(smoothed_states(result, 0 * one), 1.0, rtol=EXACT)
+
+
+def test_all_missing_is_a_prediction():
+    result = kalman_filter(**{**GOOD, "y": np.full((6, 3), np.nan)}, initial_mean=np.ones(2))
+    np.testing.assert_array_equal(result.filtered, result.predicted)
+    np.testing.assert_allclose(result.filtered[:, 0], 0.5 ** np.arange(6))
+    assert result.log_likelihood == 0.0
+
+
+def test_unobserved_unstable_state_overflows_with_a_reason():
+    model = {**GOOD, "A": 1e3 * np.eye(2), "y": np.full((300, 3), np.nan), "u": np.ones((300, 1))}
+    with pytest.raises(CounterflowError):
+        kalman_filter(**model, initial_covariance=np.zeros((2, 2)))

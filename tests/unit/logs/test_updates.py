@@ -18,8 +18,8 @@ from counterflow.learning.block_moments import BlockMoments, Rows, block_length
 from counterflow.learning.completion import impute_mean
 from counterflow.learning.network_learning import block_weights, learn, refreshed
 from counterflow.learning.network_model import NOT_FOLLOWING
-from counterflow.learning.online import SIGNS
 from counterflow.learning.regression import ENOUGH
+from counterflow.learning.uncertainty import SIGNS
 from counterflow.report import AskCounterfactual, AskEffect, write_report
 
 PLANT = cf.random_plant(units=["a", "b"], states=1, outputs=1, inputs=1, topology="chain", rng=3)

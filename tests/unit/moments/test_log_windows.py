@@ -11,8 +11,7 @@ import pytest
 from instruments import with_limits
 
 import counterflow as cf
-from counterflow.exchange.moments import SHARES
-from counterflow.learning.log_moments import LogMoments, fitted, packed_covariance
+from counterflow.learning.log_moments import fitted
 from counterflow.privacy import Ledger, ledger_path
 
 PLANT = cf.random_plant(units=["boiler", "turbine"], outputs=3, rng=2)
@@ -68,7 +67,7 @@ def test_the_joined_estimate_is_that_of_all_moments_stacked():
     found = joined(2)
     windows = found.couplings.windows
     size, inputs = windows.bank.size, len(windows.scale)
-    estimates = {m: fitted(own, windows.bank) for m, own in enumerate(windows.units)}
+    estimates = [fitted(own, windows.bank) for own in windows.units]
     for m, own in enumerate(windows.units):
         assert len(own) == 2
         assert not np.allclose(own[0].added, own[1].added)  # each with noise of its own
@@ -85,33 +84,10 @@ def test_the_joined_estimate_is_that_of_all_moments_stacked():
             plain, *_ = np.linalg.lstsq(scaled[:, None] * design, scaled * values[:, o], rcond=None)
             doubt = np.sqrt(np.diag(np.linalg.pinv((design.T * scaled**2) @ design)))[1:]
             assert (np.abs(plain[1:] - estimates[m].weights[o]) < 4.5 * doubt).all()
-    covariance = packed_covariance(estimates, inputs, size, windows.scale)
-    assert (np.diag(found.couplings.spread.covariance) >= (1 - 1e-9) * np.diag(covariance)).all()  # clipping widens
-
-
-def test_windows_of_equal_noise_are_one_window_with_twice_the_rows():
-    rng = np.random.default_rng(0)
-    bank = joined(1).couplings.windows.bank
-    columns = 1 + 2 * bank.size
-    halves = []
-    for _ in range(2):
-        design = rng.normal(size=(80, columns))
-        design[60:] *= 1e-9  # placebos
-        weights = np.zeros((columns, 2))
-        weights[1:4] = 1.0
-        values = design @ weights + 0.3 * rng.normal(size=(80, 2))
-        bands = np.full((80, 5), 0.2)
-        halves.append(LogMoments(design, bands, 60, values, 0.04 * np.eye(2), 0.0, np.zeros((2, columns - 1))))
-    first, second = halves
-    order = [*range(60), *range(80, 140), *range(60, 80), *range(140, 160)]
-    stacked = LogMoments(
-        *(np.vstack([getattr(first, name), getattr(second, name)])[order] for name in ("design", "bands")),
-        120, np.vstack([first.values, second.values])[order], first.added, 0.0, first.centre,
-    )  # fmt: skip
-    both, one = fitted(halves, bank), fitted([stacked], bank)
-    for name in ("level", "weights", "covariance", "noise"):
-        assert np.allclose(getattr(both, name), getattr(one, name), rtol=1e-6, atol=1e-8), name
-    assert sum(both.shares) == pytest.approx(1.0)
+    width = np.tile(windows.scale, 3 * size)  # of an entry of B: by output and function, then by input
+    cubes = [np.diag(each.covariance).reshape(3, inputs, size).transpose(0, 2, 1).ravel() for each in estimates]
+    variances = np.concatenate([cube / width**2 for cube in cubes])
+    assert (np.diag(found.couplings.spread.covariance) >= (1 - 1e-9) * variances).all()  # clipping widens
 
 
 def test_a_window_that_says_nothing_takes_nothing_away():
@@ -180,29 +156,6 @@ def test_windows_that_make_no_sense_are_not_loaded(tmp_path, what):
     replace(found, couplings=replace(found.couplings, windows=broken[what]())).save(tmp_path / "fit")
     with pytest.raises(cf.StorageError):
         cf.load(tmp_path / "fit")
-
-
-def test_each_window_is_a_release_of_its_own_in_the_ledger(tmp_path):
-    for name in PLANT.names:
-        Ledger.create(ledger_path(tmp_path, name), name, 6.0, 1e-6).close()
-    found = cf.fit(window(0), privacy=privacy(0, ledger=tmp_path), memory=30)
-    found = found.update(window(WIDTH), privacy=privacy(WIDTH, ledger=tmp_path))
-    assert found.privacy.epsilon == pytest.approx(5.0, rel=1e-6)  # rows of different windows do not add up
-    assert len(found.privacy.units["boiler"].entries) == 2 * len(SHARES)
-    with Ledger.open(ledger_path(tmp_path, "boiler")) as ledger:
-        assert len(ledger.entries()) == 2 * len(SHARES)
-    with pytest.raises(cf.PrivacyError, match="boiler"):  # overlaps, and there is no budget for that
-        cf.fit(window(1000), privacy=privacy(1000, ledger=tmp_path), memory=30)
-    with pytest.raises(cf.PrivacyError, match="noise"):
-        found.update(window(2 * WIDTH))
-
-
-def test_windows_that_do_not_say_where_they_are_add_up_and_the_answer_says_so():
-    first = cf.fit(window(0), privacy=cf.Privacy(2.0, 1e-6, seed=1), memory=30)
-    both = first.update(window(WIDTH), privacy=cf.Privacy(2.0, 1e-6, seed=2))
-    assert both.privacy.epsilon > 2.5
-    (told,) = (caveat for caveat in both.caveats if caveat.code == "private")
-    assert f"epsilon {both.privacy.epsilon:.4g}" in told.text
 
 
 def test_rows_are_not_taken_in_twice():
@@ -287,17 +240,6 @@ def test_short_windows_end_in_an_answer_or_in_an_error_of_ours(rows, same_row):
         return
     assert np.isfinite(found.plant.B).all()
     assert judged(found)[0] < 1.2 * judged(first)[0]
-
-
-def test_questions_that_need_rows_stay_refused():
-    for ask in (
-        lambda: joined(2).counterfactual(RECORDING, {"boiler": {"u1": 0.0}}, 100, 120),
-        lambda: joined(2).attribute(RECORDING, "turbine", 100, 120),
-        lambda: joined(2).validate(window(4000)),
-    ):
-        with pytest.raises(cf.PrivacyError):
-            ask()
-    assert ("boiler", "turbine") in joined(3).graph().direct()
 
 
 @pytest.mark.parametrize("same_row", [False, True])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from tolerances import STANDARD_ERRORS
@@ -12,38 +10,26 @@ import counterflow as cf
 from counterflow.exchange.exchange import ExchangeUnit
 from counterflow.exchange.registry import MOMENTS
 from counterflow.exchange.task import LocalTask, UnitData
-from counterflow.learning.impulse_basis import basis_of, correlations, memory_of, pole_bank, responses
-from counterflow.learning.log_moments import pole_system
-from counterflow.learning.moment_design import Design
+from counterflow.learning.impulse_basis import ImpulseBasis, basis_of, pole_bank, responses
+from counterflow.learning.moments import Design
 from counterflow.plant import excitation
-from counterflow.protocol import Basis, Request
+from counterflow.protocol import Request
 
 PLANT = cf.random_plant(units=["boiler", "turbine"], rng=1)
 ROWS = 400
 
 
-def design_of(plant, recording, known=None):
+def design_of(plant, recording):
     task = LocalTask("moments", {unit.name: unit.inputs for unit in plant.units})
     own = [UnitData(recording[n].unit, recording[n].y, recording[n].u, plant.local(n)) for n in plant.names]
     units = [ExchangeUnit(MOMENTS, task, each).step(Request(each.unit.name)) for each in own]
-    return Design(tuple(outline for _, (outline,) in units), known), [unit for unit, _ in units]
-
-
-def moments_of(design, units):
-    out = {}
-    for unit, outline, basis in zip(units, design.outlines, design.bases, strict=True):
-        width = len(outline.observation)
-        asked = Basis(unit.unit, 0, 0.0, basis, np.zeros((0, width)), np.eye(width))
-        _, (message,) = unit.step(asked)
-        out[unit.unit] = message
-    return out
+    return Design(tuple(outline for _, (outline,) in units))
 
 
 @pytest.fixture(scope="module")
 def small():
     recording = PLANT.simulate(ROWS - 1, rng=3)
-    design, units = design_of(PLANT, recording)
-    return design, design.record(moments_of(design, units)), recording
+    return design_of(PLANT, recording)
 
 
 def looped_states(A, B, u):
@@ -60,15 +46,6 @@ def test_signals_are_those_of_a_plain_loop():
     for t in range(50):
         wanted = sum((np.outer(u[t - 1 - k], bank[k]) for k in range(7) if t - 1 - k >= 0), np.zeros((2, 3)))
         assert np.allclose(found[t], wanted.ravel(), atol=1e-12)
-
-
-def test_correlations_are_those_of_a_plain_loop():
-    rng = np.random.default_rng(0)
-    left, right = rng.normal(size=(30, 2)), rng.normal(size=(30, 3))
-    found = correlations(left, right, 5)
-    for lag in range(5):
-        wanted = sum(np.outer(left[t], right[t - lag]) for t in range(lag, 30))
-        assert np.allclose(found[lag], wanted)
 
 
 def test_a_bank_holds_what_one_unit_does_to_another_to_first_order():
@@ -105,34 +82,28 @@ def test_a_basis_is_orthonormal_but_for_rows_that_are_held_back():
     assert basis_of(np.zeros((10, 2)), np.ones(10, bool)).shape == (10, 0)
 
 
-def test_memory_follows_the_slowest_mode_and_the_rows():
-    assert memory_of(0.0, 1000) == 200
-    assert 0.99 ** memory_of(0.99, 100_000) <= 1e-6
-    assert memory_of(0.9999, 100_000) == 4000
-
-
 def test_predicted_moments_are_projections_of_the_noise_free_states(small):
-    design, record, _ = small
+    design = small
     h = looped_states(PLANT.A, PLANT.B, design.u)
     wanted = [
         (basis.T @ h[:, own] @ outline.observation.T).ravel()
         for basis, own, outline in zip(design.bases, design.layout.state_slices, design.outlines, strict=True)
     ]
-    found = record.predicted(PLANT.A, PLANT.B)
+    found = design.predicted(PLANT.A, PLANT.B)
     # impulse responses end after half of so short a record
     assert np.allclose(found, np.concatenate(wanted), atol=1e-5 * np.abs(found).max())
 
 
 def test_slopes_are_finite_differences(small):
-    design, record, _ = small
+    design = small
     x = design.parameters.pack(np.hstack([PLANT.A, PLANT.B]))
-    local = np.hstack([record.A_local, record.B_local])
+    local = np.hstack(design.local[:2])
 
     def at(x):
         whole = local + design.parameters.unpack(x)
-        return record.predicted(whole[:, :4], whole[:, 4:])
+        return design.predicted(whole[:, :4], whole[:, 4:])
 
-    found = record.slopes(PLANT.A, PLANT.B, design.parameters)
+    found = design.slopes(PLANT.A, PLANT.B)
     for k in range(len(x)):
         step = np.zeros_like(x)
         step[k] = 1e-6
@@ -142,12 +113,12 @@ def test_slopes_are_finite_differences(small):
 def test_the_covariance_is_that_of_a_dense_sum_over_rows(small):
     from scipy.linalg import solve_discrete_lyapunov
 
-    design, record, _ = small
+    design = small
     A, Q, T = PLANT.A, PLANT.Q, ROWS
     sigma = solve_discrete_lyapunov(A, Q)
     powers = [np.linalg.matrix_power(A, k) for k in range(T)]
     noise = (0.3 * np.eye(2), 0.7 * np.eye(2))
-    found = replace(record, noise=noise).covariance(A, Q)
+    found = design.covariance(A, noise)
     sizes = [basis.shape[1] * 2 for basis in design.bases]
     dense = np.zeros((sum(sizes), sum(sizes)))
     # S (T, 2M, T, 2M) of all numbers, then projected
@@ -242,7 +213,7 @@ def test_inputs_that_did_not_happen_are_told_as_a_misfit() -> None:
 
 def test_functions_of_a_bank_are_those_of_their_transfer_functions():
     poles = (0.0, 0.6, 0.6, 0.9)
-    F, b = pole_system(poles)
+    F, b = ImpulseBasis(poles, 10).system
     z = np.exp(1j * np.linspace(0.1, 3.0, 20))
     found = np.stack([np.linalg.solve(each * np.eye(len(poles)) - F, b) for each in z], axis=1)
     wanted, passed = [], np.ones(len(z), complex)

@@ -10,9 +10,8 @@ from instruments import with_limits
 
 import counterflow as cf
 from counterflow.cli.privacy_plan import Task, expected_errors
-from counterflow.exchange.moments import COUNTED, SHARES, released
+from counterflow.exchange.projections import COUNTED, SHARES, released
 from counterflow.learning.log_moments import _scale
-from counterflow.learning.moments import clipping_bias
 from counterflow.plant import excitation
 from counterflow.protocol import Moments
 from counterflow.report import write_report
@@ -96,12 +95,6 @@ def test_a_row_moves_the_share_by_what_it_has_of_it():
 def test_a_share_that_is_none_is_refused(clipped):
     with pytest.raises(cf.ProtocolError, match=r"clipped|finite"):
         Moments("boiler", 0, np.ones((2, 1)), np.eye(1), clipped).check()
-
-
-def test_the_shortfall_of_an_estimate_grows_with_what_was_clipped():
-    shares = np.linspace(0.0, 1.0, 50)
-    assert (np.diff([clipping_bias(share) for share in shares]) >= 0).all()
-    assert np.isfinite(clipping_bias(1.0))
 
 
 def test_rows_with_a_small_clip_say_so_too():
@@ -188,40 +181,7 @@ def test_rows_do_not_count_twice():
     assert "inputs-repeated" not in codes(second)
 
 
-def test_windows_that_say_where_they_are_do_not_overlap():
-    first = cf.fit(window(0, 1000), MODELS, privacy=cf.Privacy(1.0, 1e-6, seed=1, start=0))
-    with pytest.raises(cf.DataError) as refused:
-        first.update(window(900, 1900), privacy=cf.Privacy(1.0, 1e-6, seed=1, start=900))
-    assert refused.value.code == "rows-repeated"
-
-
-def test_rows_without_noise_do_not_count_twice_either():
-    first = cf.fit(window(0, 1000), MODELS, method="moments")
-    with pytest.raises(cf.DataError) as refused:
-        first.update(window(0, 1000))
-    assert refused.value.code == "rows-repeated"
-    assert "inputs-repeated" in codes(first.update(window(500, 1500)))
-
-
-def test_a_saved_fit_knows_its_windows_again(tmp_path):
-    privacy = cf.Privacy(1.0, 1e-6, seed=1)
-    fit = cf.fit(window(0, 600), MODELS, privacy=privacy).update(window(600, 1200), privacy=privacy)
-    fit.save(tmp_path / "fit")
-    with pytest.raises(cf.DataError):
-        cf.load(tmp_path / "fit").update(window(600, 1200), privacy=privacy)
-
-
 # ---- words
-
-
-def test_validation_of_a_private_fit_is_refused_with_the_remedy():
-    rows = window(0, 1000)
-    found = cf.fit(rows, MODELS, privacy=PRIVACY)
-    with pytest.raises(cf.PrivacyError, match="release='rows'") as refused:
-        found.validate(rows)
-    assert refused.value.code == "rows-needed"
-    with pytest.raises(cf.PrivacyError):
-        found.validate(window(1000, 2000))
 
 
 def test_moments_without_privacy_are_validated_on_other_rows():

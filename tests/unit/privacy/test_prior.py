@@ -13,8 +13,7 @@ from counterflow.exchange.compression import sufficient_message
 from counterflow.learning.likelihood import SharedRecord
 from counterflow.learning.optimiser import maximum_likelihood
 from counterflow.learning.parameters import Parameters
-from counterflow.learning.prior import STRENGTH, faint_couplings, weak_prior
-from counterflow.learning.uncertainty import uncertainty
+from counterflow.learning.uncertainty import STRENGTH, faint_couplings, uncertainty, weak_prior
 
 by_rows = partial(cf.Privacy, release="rows")  # what these tests are about
 
@@ -65,17 +64,6 @@ def test_the_prior_measures_strength_as_it_is_defined() -> None:
         B[own, record.input_slices[cause]] = PLANT.B[own, record.input_slices[cause]]
         both = prior(parameters.pack(np.hstack([A, B])))[0] - one
         assert 2 * both * STRENGTH / 4 == pytest.approx(strength(record, A, B, effect, cause)[1], rel=0.1)
-
-
-def test_the_gradient_is_that_of_the_value() -> None:
-    prior = weak_prior(record_of(), "couplings")
-    assert prior is not None
-    x = np.random.default_rng(1).standard_normal(len(prior.centre))
-    _, slope = prior(x)
-    for k in range(len(x)):
-        step = np.zeros_like(x)
-        step[k] = 1e-5
-        assert (prior(x + step)[0] - prior(x - step)[0]) / 2e-5 == pytest.approx(slope[k], rel=1e-6, abs=1e-8)
 
 
 def test_a_change_of_basis_and_of_units_changes_no_estimate() -> None:

@@ -10,9 +10,8 @@ import pytest
 from loopback import fit_over_sessions
 
 import counterflow as cf
-from counterflow.exchange.input_feedback import MEMORY, SURE, Reaction, reactions
+from counterflow.exchange.input_feedback import MEMORY, reactions
 from counterflow.federation import Job, Policy
-from counterflow.plant import excitation
 from counterflow.privacy import Ledger, ledger_path
 
 PLANT = cf.random_plant(units=["boiler", "turbine"], rng=1)
@@ -271,16 +270,3 @@ def test_between_machines_the_plant_decides_not_the_job(tmp_path, release):
         run("told", {"reacting": "told"}, False)
     assert refused.value.code == "privacy.reacting_inputs"
     run("allowed", {"reacting": "told"}, True)
-
-
-def test_a_reaction_is_found_by_its_chance_or_by_its_loop():
-    assert Reaction("u1", 0.5, SURE / 2).found
-    assert not Reaction("u1", 0.5, 2 * SURE).found
-    assert Reaction("u1", 0.0, 1.0, "y1").found
-
-
-@pytest.mark.parametrize("kind", ["white", "autoregressive", "holds"])
-def test_simulated_inputs_are_not_accused(kind):
-    recording = PLANT.simulate(ROWS, rng=0, inputs=getattr(excitation, kind)(PLANT, ROWS, 0))
-    for name in PLANT.names:
-        assert not any(each.found for each in reactions(recording[name].unit, recording[name].y, recording[name].u))

@@ -79,7 +79,7 @@ def test_as_a_plain_loop(name: str, rows: int, radius: float, monkeypatch: pytes
         together = np.einsum("kni,kmj->nimj", found.directions, found.directions)
         np.testing.assert_allclose(together, whole, rtol=LONG, atol=tolerance)
     monkeypatch.setattr(linear_model, "LARGEST", 200 * rows)  # more than can be kept: each row is as exact
-    monkeypatch.setattr(linear_model, "_REMEMBERED", 0)
+    monkeypatch.setattr(linear_model, "_LARGEST", 0)
     monkeypatch.setattr(linear_model, "KEPT", 1)
     np.testing.assert_allclose(_covariance(system, schedule), wanted, rtol=LONG, atol=tolerance)
 
@@ -105,14 +105,11 @@ def test_the_same_schedule_in_other_sizes_is_remembered(name: str, monkeypatch: 
     assert len(counted) == 2, "another horizon or another unit is another question"
 
 
-def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear_model, "_CAPACITY", 30_000)
+def test_memory_is_bounded() -> None:
     system = _system()
     for rows in range(20, 60):
         _covariance(system, _schedules(rows)["step"])
-    kept = system._memory._known.values()
-    assert 0 < sum(value.size for value in kept) <= 30_000
-    assert len(kept) < 40
+    assert system._unit_directions.cache_info().currsize == linear_model._REMEMBERED  # type: ignore[attr-defined]
 
 
 def test_without_uncertainty_there_is_no_covariance() -> None:

@@ -5,31 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from equivalent_plants import permuted, transformed
-from information_twins import differenced_information
-from tolerances import EXACT, ITERATIVE, LONG
+from information_twins import shared_of
+from tolerances import EXACT
 
 import counterflow as cf
 from counterflow.exchange.compression import sufficient_message
-from counterflow.exchange.task import UnitData
-from counterflow.filtering import kalman_filter
-from counterflow.fits.references import pool
 from counterflow.learning.information import settled_information
-from counterflow.learning.likelihood import SharedRecord, evaluate
-from counterflow.learning.optimiser import maximum_likelihood
+from counterflow.learning.likelihood import evaluate
 from counterflow.learning.parameters import Parameters
-from counterflow.plant import excitation
 from counterflow.protocol import decode, encode, encoded_size
 
 EQUAL = 1e-6  # estimates of two fits to convergence, relative
-
-
-def pooled(plant, recording):
-    return pool({n: UnitData(recording[n].unit, recording[n].y, recording[n].u, plant.local(n)) for n in plant.names})
-
-
-def shared_of(plant, recording):
-    messages = [sufficient_message(n, plant.local(n), recording[n].y, recording[n].u) for n in plant.names]
-    return SharedRecord.from_messages(messages)
 
 
 def odd_plant() -> cf.Plant:
@@ -86,51 +72,6 @@ def test_equality_with_rank_deficient_measurements_and_gaps():
         assert relative(one.plant.B, two.plant.B) < EQUAL
 
 
-def test_log_likelihoods_differ_by_a_constant():
-    plant = odd_plant()
-    recording = with_gaps(plant, plant.simulate(500, rng=1))
-    small, large = shared_of(plant, recording), pooled(plant, recording)
-    rng = np.random.default_rng(0)
-    gaps, sizes = [], []
-    for k in range(8):
-        A = plant.A + 0.02 * k * rng.standard_normal(plant.A.shape) * 0.3
-        B = plant.B + 0.1 * k * rng.standard_normal(plant.B.shape)
-        Q = (1 + 0.2 * k) * plant.Q
-        one, two = (r.filter(A, B, Q).log_likelihood for r in (small, large))
-        gaps.append(two - one)
-        sizes.append(abs(two))
-    assert np.ptp(gaps) <= ITERATIVE * np.max(sizes)
-    assert np.std(sizes) > 1  # the log-likelihood itself does vary
-
-
-def test_the_servers_states_are_the_oracles():
-    plant = odd_plant()
-    recording = with_gaps(plant, plant.simulate(400, rng=5))
-    y = np.hstack([recording[n].y for n in plant.names])
-    small = shared_of(plant, recording)
-    u = np.hstack([recording[n].u for n in plant.names])
-    oracle = kalman_filter(y, u, plant.A, plant.B, plant.C, plant.Q, plant.R, initial_covariance=small.prior)
-    served = small.filter(plant.A, plant.B, plant.Q)
-    assert np.abs(served.filtered - oracle.filtered).max() < 1e-9 * np.abs(oracle.filtered).max()
-    assert np.abs(served.predicted - oracle.predicted).max() < 1e-9 * np.abs(oracle.predicted).max()
-
-
-def test_the_likelihood_is_that_of_statsmodels():
-    from statsmodels.tsa.statespace.kalman_filter import KalmanFilter
-
-    plant = cf.random_plant(units=2, outputs=3, rng=1)
-    recording = plant.simulate(300, rng=2)
-    record = pooled(plant, recording)
-    ours = record.filter(plant.A, plant.B, plant.Q).log_likelihood
-    theirs = KalmanFilter(k_endog=6, k_states=4)
-    theirs.bind(np.asarray(record.values, order="C"))
-    theirs["design"], theirs["obs_cov"] = plant.C, plant.R
-    theirs["transition"], theirs["selection"], theirs["state_cov"] = plant.A, np.eye(4), plant.Q
-    theirs["state_intercept"] = plant.B @ record.u.T  # column t moves the state of row t to row t + 1
-    theirs.initialize_known(np.zeros(4), record.prior)
-    assert ours == pytest.approx(float(theirs.loglike()), rel=LONG)
-
-
 @pytest.mark.parametrize("gaps", [False, True])
 def test_the_gradient_is_that_of_the_likelihood(gaps):
     plant = odd_plant()
@@ -146,14 +87,13 @@ def test_the_gradient_is_that_of_the_likelihood(gaps):
         d_A, d_B = step * direction[:, :7], step * direction[:, 7:]
         values = [record.filter(plant.A + s * d_A, plant.B + s * d_B, Q).log_likelihood for s in (1, -1)]
         assert np.vdot(gradient, direction) == pytest.approx((values[0] - values[1]) / (2 * step), rel=1e-5, abs=1e-4)
-    parameters = Parameters(record, "all", np.linalg.cholesky(Q))
-    vector = np.concatenate([np.zeros(parameters.coupling_size()), np.zeros(parameters.noise_size())])
-    assert np.allclose(parameters.process_noise(vector), Q, rtol=EXACT)
-    slope = parameters.noise_gradient(vector, at)
-    for k in range(parameters.noise_size()):
-        shift = np.zeros_like(vector)
-        shift[parameters.coupling_size() + k] = step
-        noises = [parameters.process_noise(vector + s * shift) for s in (1, -1)]
+    process = Parameters(record, "all", np.linalg.cholesky(Q)).process
+    assert np.allclose(process.covariance(np.zeros(process.size)), Q, rtol=EXACT)
+    slope = process.gradient(np.zeros(process.size), at.Q, at.noise_moment - at.steps * at.Q)
+    for k in range(process.size):
+        shift = np.zeros(process.size)
+        shift[k] = step
+        noises = [process.covariance(s * shift) for s in (1, -1)]
         values = [record.filter(plant.A, plant.B, noise).log_likelihood for noise in noises]
         assert slope[k] == pytest.approx((values[0] - values[1]) / (2 * step), rel=1e-5, abs=1e-4)
 
@@ -163,35 +103,23 @@ def test_the_information_knows_the_process_noise():
     plant = cf.random_plant(units=2, states=2, outputs=3, rng=3)
     record = shared_of(plant, plant.simulate(20_000, rng=4))
     parameters = Parameters(record, "all", np.linalg.cholesky(plant.Q))
-    P, n = 4, parameters.coupling_size()
-    vector = np.concatenate([parameters.pack(np.hstack([plant.A, plant.B])), np.zeros(parameters.noise_size())])
+    process, P, n = parameters.process, 4, parameters.coupling_size()
+    vector = np.concatenate([parameters.pack(np.hstack([plant.A, plant.B])), np.zeros(process.size)])
 
     def gradient(x):
-        coupling, Q = parameters.unpack(x[:n]), parameters.process_noise(x)
+        coupling, Q = parameters.unpack(x[:n]), process.covariance(x[n:])
         at = evaluate(record, coupling[:, :P], coupling[:, P:], Q)
-        return np.concatenate([parameters.pack(np.linalg.solve(Q, at.gap)), parameters.noise_gradient(x, at)])
+        noise = process.gradient(x[n:], Q, at.noise_moment - at.steps * Q)
+        return np.concatenate([parameters.pack(np.linalg.solve(Q, at.gap)), noise])
 
     step = 1e-4 * np.eye(len(vector))
     curvature = -np.array([(gradient(vector + h) - gradient(vector - h)) / 2e-4 for h in step])
-    directions = parameters.noise_directions(vector)
+    directions = process.directions(vector[n:])
     expected = settled_information(record, parameters, plant.A, plant.B, plant.Q, directions)
     scale = np.sqrt(np.diag(expected))
     # observed and expected information differ by chance, of the order of 1/sqrt(T)
     assert np.abs((curvature - expected) / np.outer(scale, scale)).max() < 0.08
     assert np.abs((curvature - expected) / np.outer(scale, scale)).mean() < 0.01
-
-
-def test_fisher_information_is_the_curvature_of_the_likelihood():
-    """Two independent roads: the settled filter's information, and differences of the gradient."""
-    plant = cf.random_plant(units=2, outputs=4, rng=3)
-    recording = plant.simulate(20_000, rng=4, inputs=excitation.autoregressive(plant, 20_000, 4, pole=0.5))
-    for estimate in ("couplings", "all"):
-        record = shared_of(plant, recording)
-        found = maximum_likelihood(record, estimate)
-        n = found.parameters.coupling_size()
-        one = np.linalg.inv(settled_information(record, found.parameters, found.A, found.B, found.Q))[:n, :n]
-        two = np.linalg.inv(differenced_information(record, found.parameters, found.A, found.B, found.Q))[:n, :n]
-        assert np.allclose(np.sqrt(np.diag(one)), np.sqrt(np.diag(two)), rtol=0.02)
 
 
 def test_the_message_holds_what_it_should_and_nothing_else():
@@ -240,19 +168,6 @@ def test_permuting_units_and_changing_bases_changes_no_answer():
         assert np.abs(again.mean - answer.mean).max() < 1e-6 * scale
         assert np.abs(again.upper - answer.upper).max() < 1e-4 * scale
         assert found.log_likelihood == pytest.approx(base.log_likelihood, rel=1e-9)
-
-
-def test_zero_coupling_is_independent_filters():
-    plant = cf.random_plant(units=2, coupling=0.0, rng=4)
-    recording = plant.simulate(300, rng=1)
-    record = shared_of(plant, recording)
-    together = record.filter(plant.A, plant.B, plant.Q).log_likelihood
-    alone = 0.0
-    for name in plant.names:
-        messages = [sufficient_message(name, plant.local(name), recording[name].y, recording[name].u)]
-        single = SharedRecord.from_messages(messages)
-        alone += single.filter(single.A_local, single.B_local, single.Q_local).log_likelihood
-    assert together == pytest.approx(alone, rel=EXACT)
 
 
 def test_the_estimate_is_stable_even_from_few_rows():

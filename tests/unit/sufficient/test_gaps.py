@@ -6,17 +6,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from information_twins import dense_information, dense_posterior, differenced_information, plain_information
+from information_twins import (
+    dense_information,
+    dense_posterior,
+    differenced_information,
+    plain_information,
+    pooled,
+    shared_of,
+)
 from tolerances import ITERATIVE, LONG, STANDARD_ERRORS
 
 import counterflow as cf
 from counterflow.exchange.compression import sufficient_message
-from counterflow.exchange.task import UnitData
-from counterflow.filtering import rts_smoother
-from counterflow.fits.references import pool
+from counterflow.filtering import smoothed_states
 from counterflow.learning import sensitivities
-from counterflow.learning.likelihood import SharedRecord, evaluate
-from counterflow.learning.optimiser import least_squares_start, maximum_likelihood
+from counterflow.learning.optimiser import maximum_likelihood
 from counterflow.learning.parameters import Parameters
 from counterflow.learning.sensitivities import varying_information
 from counterflow.learning.uncertainty import affordable, uncertainty
@@ -67,15 +71,6 @@ def with_gaps(plant, recording, kind, seed=0):
     return cf.Recording.from_arrays({n: (ys[n], recording[n].u) for n in plant.names}, units=plant.units)
 
 
-def shared_of(plant, recording):
-    messages = [sufficient_message(n, plant.local(n), recording[n].y, recording[n].u) for n in plant.names]
-    return SharedRecord.from_messages(messages)
-
-
-def pooled(plant, recording):
-    return pool({n: UnitData(recording[n].unit, recording[n].y, recording[n].u, plant.local(n)) for n in plant.names})
-
-
 def plant_of(units=2, outputs=3, rng=3):
     """With measurement noise that is correlated, so that a lost channel says something of the others' noise."""
     plant = cf.random_plant(units=units, outputs=outputs, rng=rng)
@@ -113,22 +108,8 @@ def test_likelihood_and_states_are_those_of_the_dense_gaussian(kind, units, step
         gaps.append(raw - value)
         scale = np.abs(states).max()
         np.testing.assert_allclose(of_raw, states, rtol=0, atol=LONG * scale)
-        np.testing.assert_allclose(rts_smoother(found, A).smoothed, states, rtol=0, atol=LONG * scale)
+        np.testing.assert_allclose(smoothed_states(found, A), states, rtol=0, atol=LONG * scale)
     assert np.ptp(gaps) <= ITERATIVE * np.abs(gaps).max() + LONG
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_gradient_is_that_of_the_dense_gaussian(kind):
-    plant = plant_of()
-    record = shared_of(plant, with_gaps(plant, plant.simulate(50, rng=1), kind))
-    at = evaluate(record, plant.A, plant.B, plant.Q)
-    gradient = np.linalg.solve(plant.Q, at.gap)
-    rng, step = np.random.default_rng(1), 1e-5
-    for _ in range(3):
-        direction = rng.standard_normal(gradient.shape)
-        moves = [(plant.A + s * direction[:, :4], plant.B + s * direction[:, 4:]) for s in (step, -step)]
-        up, down = (dense_posterior(record, A, B, plant.Q)[0] for A, B in moves)
-        assert np.vdot(gradient, direction) == pytest.approx((up - down) / (2 * step), rel=1e-6, abs=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["lost_at_random", "slow_channels", "slow_unit"])
@@ -176,7 +157,7 @@ def test_standard_errors_are_the_curvature_of_the_likelihood(kind):
     assert np.abs(ratio - 1).max() < 0.02
 
 
-@pytest.mark.parametrize("kind", ["lost_at_random", "slow_unit"])
+@pytest.mark.parametrize("kind", ["lost_at_random"])
 def test_the_information_is_on_average_that_of_the_dense_gaussian(kind):
     """dmᵀ S⁻¹ dm + ½ tr(S⁻¹ dS S⁻¹ dS) of the whole record, in which nothing is known of a filter."""
     plant = plant_of(outputs=2)
@@ -229,11 +210,6 @@ def test_a_channel_that_comes_every_fifth_row_helps():
         worst, middle, best = (getattr(f.standard_errors, letter)[free] for f in (none, some, all_rows))
         assert (middle < worst).all()
         assert (best < middle).all()
-    record = some.couplings.shared
-    found = some.couplings.found
-    observed = np.linalg.inv(differenced_information(record, found.parameters, found.A, found.B, found.Q))
-    ratio = np.sqrt(np.diag(some.uncertainty.covariance) / np.diag(observed))
-    assert np.abs(ratio - 1).max() < 0.02
 
 
 def test_a_lost_reading_costs_that_reading_only():
@@ -253,19 +229,6 @@ def test_a_lost_reading_costs_that_reading_only():
             gap = np.hstack([found.plant.A - plant.A, found.plant.B - plant.B])
             out.append(np.linalg.norm(gap))
     assert np.mean(lost) <= 1.10 * np.mean(whole)
-
-
-def test_the_start_reads_the_states_of_every_row_that_tells_them():
-    """Rows with different channels have different noise, all of which is subtracted: the start is consistent."""
-    plant = cf.random_plant(units=2, outputs=4, rng=3)
-    recording = plant.simulate(100_000, rng=4)
-    ys = {n: recording[n].y.copy() for n in plant.names}
-    lost_at_random(ys, np.random.default_rng(1))
-    rows = {n: (ys[n], recording[n].u) for n in plant.names}
-    record = shared_of(plant, cf.Recording.from_arrays(rows, units=plant.units))
-    A, B = least_squares_start(record, "blocks", 1.0)
-    assert np.linalg.norm(A - plant.A) / np.linalg.norm(plant.A) < 0.02
-    assert np.linalg.norm(B - plant.B) / np.linalg.norm(plant.B) < 0.02
 
 
 def test_messages_stay_small():
@@ -304,19 +267,6 @@ def test_a_message_says_of_each_row_what_its_channels_say():
         assert rank == min(2, there.sum())
 
 
-def test_updates_take_in_rows_with_gaps():
-    plant = cf.random_plant(units=2, rng=3)
-    recording = with_gaps(plant, plant.simulate(6000, rng=4), "lost_at_random")
-    first = cf.fit(recording.slice(0, 4000), plant.locals())
-    updated, whole = first.update(recording.slice(4000, 6001)), cf.fit(recording, plant.locals())
-    for letter in "AB":
-        se = getattr(whole.standard_errors, letter)
-        free = se > 0
-        left = np.abs(getattr(updated.plant, letter) - getattr(whole.plant, letter))[free] / se[free]
-        assert left.max() < 0.15
-        assert np.allclose(getattr(updated.standard_errors, letter)[free], se[free], rtol=0.05)
-
-
 def test_questions_about_the_past_use_what_was_measured():
     """The server's states are those of the dense Gaussian; where a channel was not measured, it is what they say."""
     plant = plant_of(outputs=4)
@@ -344,17 +294,6 @@ def test_a_healthy_plant_with_gaps_passes_its_checks_and_a_wrong_model_does_not(
     assert cf.fit(recording, plant.locals()).check().verdict == "pass"
     wrong = {n: cf.LocalModel(A=0.6 * m.A, B=m.B, C=m.C, Q=m.Q, R=m.R) for n, m in plant.locals().items()}
     assert cf.fit(recording, wrong).check().verdict == "fail"
-
-
-def test_a_stored_fit_with_gaps_comes_back(tmp_path):
-    plant = cf.random_plant(units=["a", "b"], rng=5)
-    recording = with_gaps(plant, plant.simulate(300, rng=6), "lost_at_random")
-    found = cf.fit(recording, plant.locals())
-    found.save(tmp_path / "fit")
-    again = cf.load(tmp_path / "fit")
-    assert np.array_equal(again.couplings.shared.sight, found.couplings.shared.sight)
-    one, two = (f.effect("a", "b", {"u1": 1.0}, horizon=5) for f in (found, again))
-    assert np.array_equal(one.upper, two.upper)
 
 
 @pytest.mark.filterwarnings("error")

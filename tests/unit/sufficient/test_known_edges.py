@@ -18,7 +18,6 @@ from counterflow.fits import content, storage
 from counterflow.learning.information import positions, settled_information
 from counterflow.learning.known_edges import KnownEdges
 from counterflow.learning.parameters import Parameters
-from counterflow.plant import excitation
 
 NAMES = ("boiler", "turbine", "condenser")
 CHAIN = [("boiler", "turbine"), ("turbine", "condenser")]
@@ -71,32 +70,6 @@ def test_covariance_is_that_of_the_whole_information_without_the_impossible(esti
     inside = np.ix_([*kept, *noises], [*kept, *noises])
     wanted = np.linalg.inv(information[inside])[: len(kept), : len(kept)]
     np.testing.assert_allclose(found.uncertainty.covariance, wanted, rtol=1e-6, atol=1e-6 * np.abs(wanted).max())
-
-
-def test_the_estimate_is_the_top_of_the_likelihood_and_errors_are_its_curvature() -> None:
-    """Plain differences of the log-likelihood in every coupling that is left."""
-    units = [cf.Unit(name, 1, 1, 2) for name in NAMES]
-    C = np.kron(np.eye(3), np.ones((2, 1)))
-    A, B = np.array([[0.6, 0, 0], [0.3, 0.5, 0], [0, -0.2, 0.7]]), np.array([[1, 0, 0], [0.4, 1, 0], [0, 0.3, 1]])
-    plant = cf.Plant(units=units, A=A, B=B, C=C, Q=0.1 * np.eye(3), R=np.eye(6))
-    recording = plant.simulate(8000, rng=3, inputs=excitation.autoregressive(plant, 8000, 4, pole=0.5))
-    found = cf.fit(recording, plant.locals(), edges=CHAIN, tol=1e-7)
-    record, at = found.couplings.shared, found.couplings.found
-    places = [(letter, row, row - 1) for letter in "AB" for row in (1, 2)]
-
-    def value(moves: np.ndarray) -> float:
-        moved = {"A": at.A.copy(), "B": at.B.copy()}
-        for (letter, row, column), by in zip(places, moves, strict=True):
-            moved[letter][row, column] += by
-        return record.filter(moved["A"], moved["B"], at.Q).log_likelihood
-
-    step = 1e-3 * np.eye(4)
-    top = value(np.zeros(4))
-    assert all(value(sign * h) < top for h in step for sign in (-1, 1))
-    curvature = [[(value(h + k) - value(h - k) - value(k - h) + value(-h - k)) / 4e-6 for k in step] for h in step]
-    wanted = np.sqrt(np.diag(np.linalg.inv(-np.array(curvature))))
-    told = [getattr(found.standard_errors, letter)[row, column] for letter, row, column in places]
-    np.testing.assert_allclose(told, wanted, rtol=0.05)
 
 
 def test_knowing_the_couplings_makes_the_others_more_exact_and_errors_stay_honest() -> None:

@@ -195,21 +195,16 @@ def _filtered(plant: Plant, recording: Recording) -> FloatArray:
 def augmented(found: Fit, plant: Plant, recording: Recording) -> tuple[FloatArray, FloatArray]:
     """Predictions ỹ_a of all units, rows 1..T, and Theorem 8.3's right side J_m E[z], both side by side."""
     data = {n: ClientData.from_rows(*found.parts[n].estimates(recording[n].y, recording[n].u)) for n in plant.names}
-    u = np.hstack([data[n].inputs for n in plant.names])
+    u, refined = (np.hstack([getattr(each, key) for each in data.values()]) for key in ("inputs", "refined"))
+    served = refined @ found.plant.A.T + u @ found.plant.B.T
     predictions, biases = [], []
-    for name in plant.names:
-        part, own = found.parts[name], data[name]
+    for name, own in data.items():
+        part, C = found.parts[name], plant.block("C", name)
         assert part.theta is not None
         assert part.phi is not None
-        C = plant.block("C", name)
         states = AugmentedModel(part.working_model, own).states(part.theta, part.phi)
         predictions.append(states @ C.T)
-        server = own.refined @ plant.block("A", name).T + own.inputs @ plant.block("B", name).T
-        for other in plant.names:
-            if other != name:
-                server += data[other].refined @ found.plant.block("A", name, other).T
-                server += data[other].inputs @ found.plant.block("B", name, other).T
-        e = (states - server) @ C.T  # e_t of the theorem is C_mm r_s
+        e = (states - served[:, plant.state_slice(name)]) @ C.T  # e_t of the theorem is C_mm r_s
         z = np.hstack([own.previous, u, own.refined])
         weights = np.linalg.lstsq(z.T @ z, z.sum(axis=0), rcond=None)[0]  # Σ_z⁻¹ E[z]
         biases.append(e.T @ z @ weights / own.steps)

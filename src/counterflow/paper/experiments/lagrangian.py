@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -179,34 +179,25 @@ def _tuned(task: Task) -> Mapping[str, Value]:
     _, recording, models = two_units.recorded_run(task)
     weights, tuned_at = task["weights"], task["tuned_at"]
 
-    def trained(method: str, step: float, weight: float) -> History | None:
-        """The course of a training with one step size for everything; None if it left the range of numbers."""
+    def left(
+        method: str, step: float, weight: float, loss_of: Callable[[History], FloatArray], least: float = 0.0
+    ) -> float:
+        """The share of a loss, above its least, that a training with one step size for everything leaves."""
         options = TRAINED | dict.fromkeys(STEPS, step) | {"xi": weight, "rho": 2 * weight, "rounds": task["rounds"]}
         try:
             with np.errstate(over="ignore", invalid="ignore"):
-                return fit(recording, models, method=method, seed=task["run"], **options).history
-        except CounterflowError:
-            return None
+                loss = loss_of(fit(recording, models, method=method, seed=task["run"], **options).history)
+        except CounterflowError:  # it left the range of numbers
+            return GREATEST
+        return float(min(GREATEST, (loss[-1] - least) / (loss[0] - least)))
 
     def ratio(method: str, step: float, weight: float) -> float:
         """L_s of the last round over that of the first."""
-        history = trained(method, step, weight)
-        if history is None:
-            return GREATEST
-        loss = penalised(history, weight)
-        return float(min(GREATEST, loss[-1] / loss[0]))
+        return left(method, step, weight, lambda history: penalised(history, weight))
 
     def objective(history: History) -> FloatArray:
         """What the penalty method descends on, at the weight of the tuning."""
         return two_units.combined(penalised(history, tuned_at), history.client_loss)
-
-    def excess(step: float) -> float:
-        """The share of the way to the minimum that is left after all rounds, at the weight of the tuning."""
-        history = trained("penalty", step, tuned_at)
-        if history is None:
-            return GREATEST
-        loss = objective(history)
-        return float(min(GREATEST, (loss[-1] - least) / (loss[0] - least)))
 
     least = float(objective(fit(recording, models, method="penalty", xi=tuned_at).history)[-1])
     steps = 2.0 ** -np.arange(4.0, 13.0)
@@ -214,8 +205,9 @@ def _tuned(task: Task) -> Mapping[str, Value]:
     safe = tuned  # the largest power of two that survives the largest weight
     while ratio("penalty", safe, max(weights)) >= 1 and safe > SMALLEST:
         safe /= 2
+    excess = np.array([left("penalty", step, tuned_at, objective, least) for step in (tuned, safe)])
     ends = {m: np.array([ratio(m, tuned, weight) for weight in weights]) for m in ("penalty", "lagrangian")}
-    return {"step": tuned, "safe": safe, "excess": np.array([excess(tuned), excess(safe)]), **ends}
+    return {"step": tuned, "safe": safe, "excess": excess, **ends}
 
 
 def _share(found: Any) -> str:

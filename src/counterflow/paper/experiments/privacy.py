@@ -69,9 +69,7 @@ class PrivacyResult(Experiment, name="privacy", revision=2):
         found = trained(task["run"])
         values: dict[str, Value] = {letter: coupling_error(found.plant, plant, letter) for letter in "AB"}
         values["effects"] = _effects(found.plant, plant)
-        values["converged"] = float(found.status.converged)
         values["gaps"] = float(len(found.privacy.gaps)) if found.privacy is not None else 0.0
-        values["spent"] = found.privacy.epsilon if found.privacy is not None else float("nan")
         if epsilon != NONE:
             values["spread"] = _spread(found.plant, trained(OTHER_NOISE + task["run"]).plant, plant)
         if published:

@@ -18,7 +18,7 @@ import numpy as np
 
 from counterflow import sealed_file
 from counterflow._version import __version__
-from counterflow.errors import OptionError, StorageError
+from counterflow.errors import StorageError
 from counterflow.files import blaming, write_whole
 from counterflow.paper import experiments
 from counterflow.paper.experiments.experiment import Outcome, Task, Value
@@ -88,8 +88,6 @@ class Store:
         ``jobs``, the number of processes: every task has its own seeds, and runs with one BLAS thread. What is done
         stays in the store: an interrupt or an error loses only what was under way.
         """
-        if jobs < 1:
-            raise OptionError(f"jobs is {jobs!r}: give a whole number of at least 1.")
         wanted = {self.key(task): task for task in tasks}
         stored = {} if force else {key: self.load(task) for key, task in wanted.items()}
         found = {key: outcome for key, outcome in stored.items() if outcome is not None}
