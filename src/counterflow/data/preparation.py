@@ -111,7 +111,7 @@ def prepare(
     parts = {chosen.name: work.unit(chosen, columns) for chosen in units}
     _refuse_lost_hour(table, times, facts, grid, work.conflicts)
     steps = list(table_steps(table, facts, len(table.channels)))
-    steps += [*_grid_steps(table, facts, grid, keep, stretches, hold), *work.steps(units)]
+    steps += [*_grid_steps(table, facts, grid, keep, stretches, hold), *work.steps()]
     recording = Recording(parts, dt, grid.calendar if times.dated else None)
     first, last = 0, grid.rows
     if rules.long_gaps == "longest" and len(stretches) > 1:
@@ -258,6 +258,8 @@ class _Work:
             )
         for column, reason in dropped.items():
             self.note("dropped", column, reason)
+        for column, channel in (*chosen.inputs, *chosen.outputs):
+            self.note("renamed", column, channel.name if channel.name != column else "")
         u, y = (_side_by_side([found[column] for column, _ in side], self.grid.rows) for side in left)
         described = Unit(chosen.name, chosen.states, *([channel for _, channel in side] for side in left))
         return UnitRecording(y, u, described)
@@ -291,31 +293,29 @@ class _Work:
                 f"longest_hold allows ({self.hold}): raise it, leave the input out, or cut the table with start and "
                 "stop"
             )
-        self.note("filled", column, int(lengths.sum()))
+        self.note("held" if self.rules.fill == "hold" else "interpolated", column, int(lengths.sum()))
         self.note("unknown inputs", column, long)
         self.note("beginning", column, led)
         return found
 
-    def steps(self, units: Sequence[Chosen]) -> Iterator[Step]:
+    def steps(self) -> Iterator[Step]:
         """What was done to columns and their cells."""
-        pairs = [pair for unit in units for pair in (*unit.inputs, *unit.outputs)]
-        if renamed := {column: channel.name for column, channel in pairs if channel.name != column}:
-            yield told("renamed", renamed)
+
+        def of(*kinds: str) -> Iterator[Step]:
+            for kind in kinds:
+                if kind in self.seen:
+                    examples = some([repr(word) for word in self.examples.get(kind, ())], _MOST_WORDS)
+                    yield told(kind, self.seen[kind], examples=examples, hold=self.hold)
+
+        yield from of("renamed")
         if repeated := len(self.grid.replaced):
             conflicts = int(self.conflicts.sum())
             kind = "conflicts" if conflicts else "duplicates"
             yield told(kind, name="duplicates", rows=repeated, conflicts=conflicts)
-        for kind, examples in self.examples.items():
-            if kind in self.seen:
-                yield told(kind, self.seen[kind], examples=some([repr(word) for word in examples], _MOST_WORDS))
-        if "text" in self.seen:
-            yield told("text", self.seen["text"])
+        yield from of("states", "marked", "text")
         for value, columns in sorted(self.sentinels.items()):
             yield told("sentinel", columns, value=value)
-        filled = "held" if self.rules.fill == "hold" else "interpolated"
-        for kind in ("infinite", "dropped", "filled", "unknown inputs", "beginning"):
-            if kind in self.seen:
-                yield told(filled if kind == "filled" else kind, self.seen[kind], name=kind, hold=self.hold)
+        yield from of("infinite", "dropped", "held", "interpolated", "unknown inputs", "beginning")
 
 
 def _side_by_side(columns: Sequence[FloatArray], rows: int) -> FloatArray:

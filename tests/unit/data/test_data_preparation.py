@@ -110,7 +110,7 @@ def test_gaps_are_missing_in_outputs_and_held_in_inputs() -> None:
     unknown = step(preparation, "unknown inputs")
     assert unknown.doubt
     assert unknown.numbers == {"u_in": 100}
-    assert step(preparation, "filled").numbers == {"u_in": 103}
+    assert step(preparation, "held").numbers == {"u_in": 103}
     assert not any(step.name == "unknown inputs" for step in gappy(longest_hold=100)[1].steps)
     told = json.loads(json.dumps(preparation.to_json()))
     assert told["rows"] == 140
