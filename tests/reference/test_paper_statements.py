@@ -772,12 +772,3 @@ def test_fedgc_has_no_B_and_the_same_limit(pole):
         assert error(found.plant, plant, "A") > 0.5
     assert error(found.plant, plant, "A") == pytest.approx(1.0, abs=1e-3)
     assert found.history.disentanglement[-1] < 1e-8
-
-
-@pytest.mark.parametrize("xi", [0.1, 10.0, INFINITE])
-def test_the_losses_fall_in_every_round_with_the_derived_steps(xi):
-    plant, recording, _ = case(8, 1)
-    history = cf.fit(recording, plant.locals(), "penalty", solver="gradient", xi=xi, rounds=200, seed=4).history
-    total = history.server_loss + sum(history.client_loss.values())
-    assert (np.diff(total) <= EXACT * total[:-1]).all()
-    assert total[-1] < 0.9 * total[0]

@@ -172,14 +172,6 @@ def signal_bound(
 
     ``given``, or else the larger of the longest input row (if inputs are sent at all) and R_y: from the limits of the
     output channels if all have them, or else what the unit's own model and inputs foresee.
-
-    Examples
-    --------
-    >>> from counterflow.plant import Channel
-    >>> model = LocalModel(A=[[0.5]], B=[[1.0]], C=[[1.0]], Q=[[1.0]], R=[[1.0]])
-    >>> level = Unit("boiler", 1, 1, [Channel("level", limits=(-3.0, 2.0))])
-    >>> signal_bound(level, model, np.ones((5, 1))), signal_bound(level, model, np.ones((5, 1)), given=1.5)
-    (3.0, 1.5)
     """
     if given is not None:
         return given

@@ -68,34 +68,12 @@ class Subspace:
 def subspace(
     y: FloatArray, u: FloatArray, order: int | None = None, *, past: int | None = None, future: int | None = None
 ) -> Subspace:
-    """Identify a stable innovations model from a record.
+    """A stable innovations model of a record.
 
-    Parameters
-    ----------
-    y : (T+1, r) array
-        Measurements as deviations from their level, NaN where nothing was measured.
-    u : (T+1, U) array
-        Inputs as deviations from theirs, U may be 0. The input of row t-1 acts on row t.
-    order : int, optional
-        Number of states. By default `order_from_singular_values` chooses it.
-    past, future : int, optional
-        Rows of past that the state is made from, and of future that it has to predict. By default half as many rows
-        again as a regression on past rows needs.
-
-    Returns
-    -------
-    Subspace
-        Scaling or mixing the channels of y by an invertible matrix changes the model in the same way and nothing else.
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> u, y = rng.normal(size=(500, 1)), np.zeros((500, 1))
-    >>> for t in range(1, 500):
-    ...     y[t] = 0.8 * y[t - 1] + u[t - 1]
-    >>> model = subspace(y, u, 1)
-    >>> round(float(model.A[0, 0]), 8), round(float((model.C @ model.B)[0, 0]), 8)
-    (0.8, 1.0)
+    y (T+1, r) are measurements as deviations from their level, NaN where nothing was measured, u (T+1, U) inputs as
+    deviations from theirs. The state is made from ``past`` rows and has to predict ``future`` ones, by default half as
+    many again as a regression on past rows needs; ``order_from_singular_values`` chooses the order if none is given.
+    Scaling or mixing the channels of y by an invertible matrix changes the model in the same way and nothing else.
     """
     return subspaces(y, u, None if order is None else [order], past=past, future=future)[0]
 
@@ -104,7 +82,7 @@ def subspaces(
     y: FloatArray, u: FloatArray, orders: Iterable[int] | None = None, *, past: int | None = None,
     future: int | None = None,
 ) -> tuple[Subspace, ...]:  # fmt: skip
-    """Identify models of several orders, at nearly the cost of one; parameters are those of `subspace`."""
+    """Models of several orders, at nearly the cost of one."""
     wanted = [] if orders is None else list(orders)
     for n in wanted:
         if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
@@ -176,11 +154,6 @@ def order_from_singular_values(singular_values: ArrayLike, rows: int, *, outputs
     2 `outputs` + `inputs` parameters times log(rows) / rows. This is the criterion SVC of Bauer (Automatica 37, 2001),
     but for the logarithm, without which a perfect correlation could be too cheap to keep when there are many outputs.
     It is consistent, quick, and tends to leave out states that the data hardly show.
-
-    Examples
-    --------
-    >>> order_from_singular_values([0.99, 0.7, 0.05, 0.04], rows=2000)
-    2
     """
     s = np.asarray(singular_values, np.float64)
     left_out = np.append(-np.log1p(-np.minimum(s**2, _PERFECT)), 0.0)

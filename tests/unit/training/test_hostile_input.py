@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -30,6 +30,7 @@ def missing(y):
     y[7, 2] = np.nan
 
 
+PRIVACY = cf.Privacy(10.0, 1e-6, accounting="published")
 STEPS = dict.fromkeys(("eta_1", "eta_2", "gamma_1", "gamma_2", "alpha_A", "alpha_B"), 0.01)
 
 
@@ -61,7 +62,12 @@ BAD = [
     ({"gradients": "algorithm-1"}, cf.OptionError, "gradient"),
     ({"solver": "gradient", "gradients": "algorithm-1", "target": "refined"}, cf.OptionError, "no h_a in it"),
     ({"target": "smoothed"}, cf.OptionError, "refined"),
-    ({"target": "refined", "privacy": cf.Privacy(10.0, 1e-6, accounting="published")}, cf.OptionError, "target"),
+    ({"target": "refined", "privacy": PRIVACY}, cf.OptionError, "target"),
+    ({"solver": "conjugate", "privacy": PRIVACY}, cf.OptionError, "conjugate"),
+    ({"compress": True, "privacy": PRIVACY}, cf.OptionError, "per row"),
+    ({"tol": 1e-3, "privacy": PRIVACY}, cf.OptionError, "runs its rounds"),
+    ({"loss_tol": 1e-3, "privacy": PRIVACY}, cf.OptionError, "runs its rounds"),
+    ({"privacy": replace(PRIVACY, window=3)}, cf.OptionError, "window=3"),
     ({"seed": -1}, cf.OptionError, "seed"),
     ({"method": "oracle"}, cf.ModelError, "plant"),
     ({"models": PLANT, "method": "oracle", "xi": 1.0}, cf.OptionError, "xi"),

