@@ -276,7 +276,9 @@ class CustomLaw(ControlLaw):
             raise ModelError(
                 f"the law {self.name!r} is an object of its unit and not stored: give it again with its Loop."
             )
-        shown = LawInput(_read_only(seen.moved), _read_only(seen.reading), _read_only(seen.target), seen.row, seen.dt)
+        read_only = (np.broadcast_to(each, each.shape) for each in (seen.moved, seen.reading, seen.target))
+        moved, reading, target = read_only
+        shown = LawInput(moved, reading, target, seen.row, seen.dt)
         try:
             said = np.asarray(self.given.output(shown))
         except Exception as error:
@@ -325,12 +327,6 @@ def as_law(law: object, what: str = "law", kind: type[CounterflowError] = ModelE
             code=FAILS,
         )
     return CustomLaw(name, law)  # type: ignore[arg-type]
-
-
-def _read_only(rows: FloatArray) -> FloatArray:
-    shown = rows.view()
-    shown.flags.writeable = False
-    return shown
 
 
 def _words(error: Exception) -> str:

@@ -9,7 +9,9 @@ import pytest
 
 import counterflow as cf
 from counterflow.control.controller import found_loops, learned_loop, run_law
-from counterflow.control.law import CONSTANT, FREE, MOVING, RECORDED, CustomLaw, LawInput, LoopRecord, active_rows
+from counterflow.control.law import (
+    CONSTANT, FREE, MOVING, RECORDED, CustomLaw, LawInput, LoopRecord, active_rows, as_law,
+)  # fmt: skip
 from counterflow.control.laws import law_from_json, law_json
 from counterflow.control.pid import robust
 from counterflow.errors import ModelError
@@ -246,3 +248,16 @@ def test_what_a_two_valued_input_does_is_no_relay():
         reading[t] = 0.7 * reading[t - 1] + 0.3 * steps[t - 1]
     outputs = (reading + 0.05 * rng.standard_normal(2000))[:, None]
     assert found_loops(("SP",), ("temperature",), steps[:, None], outputs, 1.0, set()) == []
+
+
+def test_a_law_of_somebodys_own_cannot_write_to_what_it_sees():
+    class Writing(Leaky):
+        def output(self, seen):
+            seen.reading[:] = 0.0
+            return seen.reading[:, -1]
+
+    reading = np.ones((1, 2))
+    with pytest.raises(ModelError, match="law Writing fails in row 1: ValueError.*read-only") as caught:
+        as_law(Writing()).output(LawInput(np.zeros((1, 1)), reading, reading, 1))
+    assert caught.value.code == "law-fails"
+    assert reading.all()
