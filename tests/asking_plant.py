@@ -76,7 +76,7 @@ class Asking:
 
     def remote(self, patience: float = 20.0) -> RemoteServer:
         saved = saved_unit(self.home / self.unit, self.unit)
-        return RemoteServer(saved.job, self.box, saved.rows, saved.part.unit, saved.latest, patience)
+        return RemoteServer(saved, self.box, patience)
 
     @contextmanager
     def running(self) -> Iterator[RemoteServer]:

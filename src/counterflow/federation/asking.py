@@ -44,8 +44,7 @@ class PlantView(UnitView):
         self, saved: SavedUnit, box: QuestionBox, own: Callable[[], UnitData], patience: float = 60.0, zone: str = ""
     ) -> None:
         self._saved, self._own = saved, own
-        own_laws = UnitControllers(saved.part, saved.job.dt) if saved.job.privacy is None else None
-        server = RemoteServer(saved.job, box, saved.rows, saved.part.unit, saved.latest, patience, own_laws)
+        server = RemoteServer(saved, box, patience)
         super().__init__(saved.part, server, dt=saved.job.dt, calendar=calendar_of(saved.job, zone))
         self.unit, self.method, self.provenance = saved.part.unit.name, saved.job.method, provenance_of(saved.job)
 
@@ -74,23 +73,26 @@ class RemoteServer:
 
     Parameters
     ----------
-    job : whose fit is asked about; this plant's part of it.
+    saved : this plant's part of the job whose fit is asked about; the coordinator answers about the latest only.
     box : of this plant.
-    recorded : rows of this plant's log at the fit.
-    own : this plant's unit.
-    latest : whether no later fit is finished here; the coordinator answers about the latest only.
     patience : seconds to wait for an answer.
-    controllers : of this plant.
+    supposed : other laws of this plant's own controllers: a word for them, they, and what is said of them.
     """
 
-    job: Job
+    saved: SavedUnit
     box: QuestionBox
-    recorded: int
-    own: Unit
-    latest: bool = True
     patience: float = 60.0
-    controllers: UnitControllers | None = None
-    supposed: tuple[str, Mapping[str, Law], str] | None = None  # word, laws, and what is said of them
+    supposed: tuple[str, Mapping[str, Law], str] | None = None
+
+    @property
+    def job(self) -> Job:
+        """This plant's part of the job whose fit is asked about."""
+        return self.saved.job
+
+    @property
+    def own(self) -> Unit:
+        """This plant's unit."""
+        return self.saved.part.unit
 
     @property
     def link(self) -> str:
@@ -102,7 +104,7 @@ class RemoteServer:
         """Rows that questions about the past can refer to."""
         if self.job.method != "sufficient":
             raise OptionError(f"method {self.job.method!r} keeps no record of inputs: fit with method 'sufficient'")
-        return self.recorded
+        return self.saved.rows
 
     @property
     def units(self) -> tuple[PublicUnit, ...]:
@@ -138,7 +140,7 @@ class RemoteServer:
 
     def supposing(self, laws: Mapping[str, Mapping[str, Law]]) -> RemoteServer:
         """The same where this plant's own controllers follow other laws, which stay here."""
-        if set(laws) != {self.own.name} or self.controllers is None:
+        if set(laws) != {self.own.name} or self.job.privacy is not None:
             raise OptionError(ELSEWHERE, code="laws-elsewhere")
         own = laws[self.own.name]
         for name, law in own.items():
@@ -146,7 +148,7 @@ class RemoteServer:
                 raise OptionError(
                     f"unit {self.own.name!r}, {name!r}: between machines a law is one of counterflow's own"
                 )
-        said = supposed_terms(self.controllers, own, Policy(self.own.name, react=True))
+        said = supposed_terms(UnitControllers(self.saved.part, self.job.dt), own, Policy(self.own.name, react=True))
         return replace(self, supposed=(secrets.token_hex(8), own, json.dumps(said.to_json())))
 
     def _exchanged(self, asked: Sequence[Message], watch: Watch | None) -> list[Message]:
@@ -156,7 +158,7 @@ class RemoteServer:
             seen(message, True)
         about = questions_about(self.job).digest
         laws = None if self.supposed is None else self.supposed[:2]
-        name = self.box.put([encode(message) for message in asked], about, self.job.id, self.latest, laws)
+        name = self.box.put([encode(message) for message in asked], about, self.job.id, self.saved.latest, laws)
         found = list(map(decode, self.box.answer(name, self.patience)))
         for message in found:
             seen(message, False)

@@ -19,7 +19,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from counterflow.errors import OptionError, StorageError
+from counterflow.errors import StorageError
 from counterflow.privacy import Mark
 from counterflow.sealed_log import DatabaseSchema, Entry, Row, SealedLogs
 
@@ -29,9 +29,7 @@ SITE = DatabaseSchema(
     restore="Find out how; then restore it from a backup with all files beside it",
     give="give the folder of a site of Counterflow",
 )  # fmt: skip
-LARGEST = 100_000  # characters of a record
 LOG = "audit"
-_OWN = ("number", "time", "event", "hash")
 
 
 @dataclass(frozen=True)
@@ -91,13 +89,7 @@ class Audit:
 
     def write(self, event: str, **fields: Any) -> dict[str, Any]:
         """Add a record; it is on the disk when this returns. The record as written."""
-        for name in fields:
-            if name in _OWN:
-                raise OptionError(f"audit log: a record has its own field {name!r}; call yours otherwise")
         table = {"time": self._clock().isoformat(timespec="milliseconds"), **fields}
-        size = len(str(table))
-        if size > LARGEST:
-            raise OptionError(f"audit log: a record of {size} characters is over the limit of {LARGEST}")
         record = _record(self._store.append(LOG, Entry(event, table)))
         self._note(record)
         return record

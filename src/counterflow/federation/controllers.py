@@ -150,16 +150,16 @@ class Rounds:
     carry : takes a trial to a unit.
     job : the standing job.
     waiting : within it, others are heard.
-    most, patience : rounds of the question, and seconds of a unit's answer.
+    most : rounds of the question.
     supposed : {unit: word} where a unit's own question supposes other laws.
     """
 
     def __init__(
         self, carry: Carry, job: Job, waiting: Callable[[], AbstractContextManager[Any]], most: int = MOST_ROUNDS,
-        patience: float = PATIENCE, supposed: Mapping[str, str] = MappingProxyType({}),
+        supposed: Mapping[str, str] = MappingProxyType({}),
     ) -> None:  # fmt: skip
         self._supposed = supposed
-        self._carry, self._job, self._waiting, self._most, self._patience = carry, job, waiting, most, patience
+        self._carry, self._job, self._waiting, self._most = carry, job, waiting, most
         self.count, self._until = 0, time.monotonic() + LONGEST
 
     def __call__(self, trials: Mapping[str, Trial]) -> dict[str, Reaction]:
@@ -179,7 +179,7 @@ class Rounds:
 
     def _answer(self, unit: str, data: bytes) -> bytes | Unanswered:
         try:
-            return self._carry(unit, data, self._patience)
+            return self._carry(unit, data, PATIENCE)
         except Unanswered as error:
             return error
 
@@ -191,7 +191,7 @@ class Rounds:
             if reply.reached:
                 text = f"unit {unit!r} refuses to say what its controllers would do: its owner's logs say why; {held}"
                 raise ProtocolError(text, code="controllers-refuse")
-            text = f"unit {unit!r} has not said within {self._patience:.0f} s what its controllers would do"
+            text = f"unit {unit!r} has not said within {PATIENCE:.0f} s what its controllers would do"
             raise ProtocolError(f"{text}: see that it runs, {held}", code="plant-missing")
         found = decode(reply, SIZE_LIMIT)
         if not isinstance(found, Reaction) or found.unit != unit:

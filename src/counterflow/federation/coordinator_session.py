@@ -38,10 +38,9 @@ class CoordinatorSession(Session[ServerState]):
 
     KEPT = 8  # of each unit, which may say two things in a turn
 
-    def __init__(self, folder: str | Path, job: Job, *, largest_bytes: int = SIZE_LIMIT) -> None:
+    def __init__(self, folder: str | Path, job: Job) -> None:
         self.whose = f"server: {job.label}"
         super().__init__(folder, job, method_of(job).server(job), job.units)
-        self._largest = largest_bytes
         self._acknowledged: dict[str, int] = {}  # what is not on the disk yet
         self.failure: str | None = None  # why the job has failed
         self.state, begun = self.state.begin()
@@ -129,7 +128,7 @@ class CoordinatorSession(Session[ServerState]):
         return f"{self.whose}, unit {unit!r}"
 
     def _turn(self, unit: str, data: bytes) -> tuple[ServerState, tuple[Message, ...], Message]:
-        message = spoken(unit, data, self.job, self._largest)
+        message = spoken(unit, data, self.job, SIZE_LIMIT)
         return *self._step(server_step, message), message
 
     def _written(self, state: ServerState, said: Sequence[Message]) -> tuple[list[bytes], dict[str, Any]]:

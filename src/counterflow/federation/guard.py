@@ -95,7 +95,7 @@ class Guard:
 
         A trial comes in only while this plant's controllers answer, and so often; the same one again tells nothing new.
         """
-        digest = self._digest(data)
+        digest = _digest(data)
         try:
             message = self._decoded(data, SIZE_LIMIT)
             if type(message).__name__ not in sent_by_server(self.job):
@@ -136,7 +136,7 @@ class Guard:
         """The one place where something leaves: it is counted, charged and audited, once."""
         about = {"trial": message.trial} if isinstance(message, Reaction) else {}
         try:
-            with self._paying(message, self._digest(data)) as paid, self.audit.turn():
+            with self._paying(message, _digest(data)) as paid, self.audit.turn():
                 if not self.has_left(data):
                     if isinstance(message, Reaction):
                         self._require_trials_left()
@@ -147,11 +147,11 @@ class Guard:
 
     def approved(self, data: bytes) -> bool:
         """Whether these very bytes have been approved under this job."""
-        return self.audit.approved(self.job.id, self._digest(data)) is not None
+        return self.audit.approved(self.job.id, _digest(data)) is not None
 
     def has_left(self, data: bytes) -> bool:
         """Whether these very bytes have been let out under this job."""
-        return self.audit.has_left(self._digest(data), self.job.id)
+        return self.audit.has_left(_digest(data), self.job.id)
 
     def refuse(self, direction: str, data: bytes, error: CounterflowError) -> NoReturn:
         """Write down that a message was refused, and raise why."""
@@ -160,20 +160,15 @@ class Guard:
             last = " (no further refusals of this job are written down)" if self._refusals == MOST_REFUSALS else ""
             self.audit.write(
                 "refused", job=self.job.id, unit=self.unit, direction=direction, bytes=len(data),
-                sha256=self._digest(data), reason=f"{error}"[:2000] + last,
+                sha256=_digest(data), reason=f"{error}"[:2000] + last,
             )  # fmt: skip
         raise error
 
     def _write(self, event: str, data: bytes, **fields: object) -> None:
-        about = {"job": self.job.id, "unit": self.unit, "bytes": len(data), "sha256": self._digest(data)}
+        about = {"job": self.job.id, "unit": self.unit, "bytes": len(data), "sha256": _digest(data)}
         self.audit.write(event, **about, to=COORDINATOR, **fields)
 
     # ---- checks
-
-    def _digest(self, data: bytes) -> str:
-        if not isinstance(data, bytes):
-            raise ProtocolError(f"unit {self.unit!r}: a message is bytes, got {type(data).__name__}")
-        return hashlib.sha256(data).hexdigest()
 
     def _decoded(self, data: bytes, limit: int) -> Message:
         message = decode(data, limit)
@@ -197,7 +192,7 @@ class Guard:
                 )
             check_shapes(message, self.job, self.own)
             if isinstance(message, Reaction):
-                if not isinstance(release, Answered) or message.trial != self._digest(release.trial):
+                if not isinstance(release, Answered) or message.trial != _digest(release.trial):
                     raise ProtocolError(f"unit {self.unit!r}: this is no answer to the trial that came")
                 trial = decode(release.trial)
                 assert isinstance(trial, Trial)
@@ -283,3 +278,7 @@ class Guard:
             ledger.close()
             raise
         return ledger
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

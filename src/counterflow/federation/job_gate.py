@@ -18,7 +18,7 @@ from counterflow.exchange.task import UnitData
 from counterflow.federation.audit import Audit
 from counterflow.federation.job import QUESTIONS, Job
 from counterflow.federation.policy import Policy
-from counterflow.federation.refusal import Refusal
+from counterflow.federation.refusal import Refusal, RefusedJob
 from counterflow.files import make_folder, write_whole
 
 HOUR = 3600.0
@@ -52,7 +52,7 @@ def check_job(job: Job, own: UnitData, policy: Policy) -> None:
         return  # a plant that puts no questions says in such a job who may ask about it
     code = next((code for code, broken in _rules(job, own, policy).items() if broken), None)
     if code is not None:
-        raise PrivacyError(Refusal.by_policy(code, policy.lines).sentence(unit, job), code=code)
+        raise RefusedJob(Refusal.by_policy(code, policy.lines), unit, job)
     if job.privacy is not None and job.privacy.models != "excluded":
         raise PrivacyError(
             f"unit {unit!r}: {job.label} says what this plant's model has cost its budget; that is not for a job to "
@@ -84,16 +84,6 @@ def _rules(job: Job, own: UnitData, policy: Policy) -> dict[str, bool]:
     return rules | demanded if policy.demanded else rules
 
 
-class TooMany(PrivacyError):
-    """There were more jobs within the hour than the policy takes; ``seconds`` until the next may come."""
-
-    code = _RATE
-
-    def __init__(self, text: str, seconds: int) -> None:
-        super().__init__(text)
-        self.seconds = seconds
-
-
 def digest_of(job: Job) -> str:
     """SHA-256 of a job's text."""
     return hashlib.sha256(job.to_text().encode()).hexdigest()
@@ -119,7 +109,7 @@ def count(job: Job, policy: Policy, audit: Audit, clock: Callable[[], float] = t
             audit.write(OPENED, job=job.id, unit=policy.unit, method=job.method, sha256=digest)
             return
     seconds = int(min(came.values()) + HOUR - now) + 1
-    error = TooMany(Refusal.by_policy(_RATE, policy.lines, seconds).sentence(policy.unit, job), seconds)
+    error = RefusedJob(Refusal.by_policy(_RATE, policy.lines, seconds), policy.unit, job)
     if not refused:
         audit.write("refused", job=job.id, unit=policy.unit, direction="job", code=error.code, reason=str(error))
     raise error
@@ -137,8 +127,7 @@ def require_approval(job: Job, policy: Policy, audit: Audit, home: Path) -> None
     for old in sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime)[: -MOST_WAITING + 1]:
         old.unlink(missing_ok=True)
     write_whole(folder / f"{job.id}-{digest[:12]}.json", job.to_text().encode(), durable=True)
-    refusal = Refusal.by_policy("privacy.approval", policy.lines)
-    raise PrivacyError(refusal.sentence(policy.unit, job), code=refusal.code)
+    raise RefusedJob(Refusal.by_policy("privacy.approval", policy.lines), policy.unit, job)
 
 
 def waiting(home: Path) -> dict[str, Job]:

@@ -7,10 +7,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
 
-from counterflow.errors import OptionError, ProtocolError, StorageError
+from counterflow.errors import ProtocolError, StorageError
 from counterflow.exchange.method import UnitState, unit_step
 from counterflow.exchange.registry import method_of
-from counterflow.exchange.task import UnitData
 from counterflow.federation.guard import Guard
 from counterflow.federation.refusal import Numbered
 from counterflow.federation.turns import Outgoing, Session, difference, fingerprint
@@ -27,7 +26,7 @@ class PlantSession(Session[UnitState]):
     ----------
     folder : this job's and this unit's alone.
     guard : of this unit and job. A turn stands in the store before it charges the replies and lets them out, each once.
-    own : what the unit brings. After a crash it must be the same log and model: that is checked.
+        After a crash it must bring the same log and model: that is checked.
     keep : takes the finished session, to keep what was learned.
 
     Raises
@@ -38,15 +37,11 @@ class PlantSession(Session[UnitState]):
 
     KEPT = 4  # a crash repeats the last two at most
 
-    def __init__(
-        self, folder: str | Path, guard: Guard, own: UnitData, keep: Callable[[PlantSession], None] | None = None
-    ) -> None:
+    def __init__(self, folder: str | Path, guard: Guard, keep: Callable[[PlantSession], None] | None = None) -> None:
         self.guard, self.unit, self._keep = guard, guard.unit, keep
         self.whose = f"unit {self.unit!r}, {guard.job.label}"
-        if own.unit.name != self.unit:
-            raise OptionError(f"{self.whose}: the log is that of unit {own.unit.name!r}")
         with one_blas_thread():
-            state = method_of(guard.job).unit(guard.job, own)
+            state = method_of(guard.job).unit(guard.job, guard.own)
         super().__init__(folder, guard.job, state, [self.unit])
         opening = {"unit": self.unit, "job": self.job.to_text(), "to": [], "own": fingerprint(state)}
         self._replay(Entry("opening", opening))

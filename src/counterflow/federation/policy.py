@@ -176,9 +176,9 @@ class Policy:
         Examples
         --------
         >>> policy = Policy.from_text('unit = "boiler"\\n[ask]\\nturbine = ["valve"]\\n')
-        >>> policy.may_ask("turbine", "boiler", ["valve"]), policy.demanded
+        >>> policy.may_ask("turbine", ["valve"]), policy.demanded
         (None, True)
-        >>> print(policy.may_ask("turbine", "boiler", ["valve", "fuel"]))
+        >>> print(policy.may_ask("turbine", ["valve", "fuel"]))
         unit 'boiler' does not let 'turbine' ask about its input 'fuel': ... turbine = ["valve", "fuel"] below [ask] ...
         """
         lines = _lines(text)
@@ -210,24 +210,20 @@ class Policy:
             values["ledger"] = place.parent / values["ledger"]
         return cls(**values, lines={".".join(at): line for at, line in lines.items()})
 
-    def may_ask(self, asker: str, cause: str, channels: Iterable[str]) -> str | None:
-        """None, or why ``asker`` may not ask about these inputs of ``cause``, which is this policy's unit."""
-        if cause != self.unit:
-            return f"unit {cause!r} is not told of by the policy of unit {self.unit!r}"
-        if asker == cause:
-            return None
+    def may_ask(self, asker: str, channels: Iterable[str]) -> str | None:
+        """None, or why another unit may not ask about these inputs of this policy's unit."""
         allowed = self.ask.get(asker, ())
-        if ALL in allowed:
-            return None
         closed = [channel for channel in channels if channel not in allowed]
-        if closed:
-            may = f"may ask about {', '.join(map(repr, allowed))}" if allowed else "may ask about none of them"
-            line = f"{asker} = {_shown((*allowed, *closed))}"
-            return (
-                f"unit {cause!r} does not let {asker!r} ask about its input {closed[0]!r}: by its policy, {asker!r} "
-                f"{may}; to allow it, its owner writes {line} below [ask] of policy.toml"
-            )
-        return None if allowed else f"unit {cause!r} does not let {asker!r} ask about its inputs"
+        if ALL in allowed or (allowed and not closed):
+            return None
+        if not closed:
+            return f"unit {self.unit!r} does not let {asker!r} ask about its inputs"
+        may = f"may ask about {', '.join(map(repr, allowed))}" if allowed else "may ask about none of them"
+        line = f"{asker} = {_shown((*allowed, *closed))}"
+        return (
+            f"unit {self.unit!r} does not let {asker!r} ask about its input {closed[0]!r}: by its policy, {asker!r} "
+            f"{may}; to allow it, its owner writes {line} below [ask] of policy.toml"
+        )
 
     def asking(self) -> dict[str, Any]:
         """What the coordinator has to know of it, in plain types; the rest is the plant's own affair."""

@@ -228,7 +228,7 @@ class QuestionGate:
         """Whether ``asker`` may ask about every input of these units, and so may know what is said of them."""
         for unit in units:
             policy = self._policies.get(unit)
-            if unit != asker and (policy is None or policy.may_ask(asker, unit, self._inputs.get(unit, ()))):
+            if unit != asker and (policy is None or policy.may_ask(asker, self._inputs.get(unit, ()))):
                 return False
         return True
 
@@ -240,4 +240,4 @@ class QuestionGate:
         policy = self._policies.get(cause)
         if policy is None:
             return f"unit {cause!r} has no policy here, so nobody may ask about its inputs"
-        return policy.may_ask(asker, cause, channels)
+        return policy.may_ask(asker, channels)

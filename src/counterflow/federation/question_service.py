@@ -17,7 +17,7 @@ import numpy as np
 from counterflow.errors import CounterflowError, DataError, OptionError, ProtocolError, StorageError
 from counterflow.federation.audit import Audit
 from counterflow.federation.controllers import MOST_STEPS, Carry, ControllerTerms, Rounds
-from counterflow.federation.job import QUESTIONS, Job
+from counterflow.federation.job import Job
 from counterflow.federation.messages import spoken
 from counterflow.federation.policy import Policy
 from counterflow.federation.question_box import LARGEST
@@ -59,8 +59,6 @@ class QuestionService:
         self, home: Path, job: Job, server: Server, audit: Audit | None, grace: float = 0.0,
         per_minute: int = PER_MINUTE, carry: Carry | None = None,
     ) -> None:  # fmt: skip
-        if job.method != QUESTIONS or server.names != job.units:
-            raise ProtocolError(f"{job.label} asks about {', '.join(job.units)}; the fit has {', '.join(server.names)}")
         self._folder, self._job, self._server, self._audit = home / FOLDER, job, server, audit
         self._told, self._rate, self._carry = threading.Condition(), QuestionRate(per_minute), carry
         self._patient_until = time.monotonic() + grace

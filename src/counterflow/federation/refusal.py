@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from counterflow.errors import CounterflowError, ProtocolError
+from counterflow.errors import CounterflowError, PrivacyError, ProtocolError
 from counterflow.federation.job import Job
 from counterflow.printable import shown
 from counterflow.protocol import Refused
@@ -84,7 +84,9 @@ class Refusal:
     @classmethod
     def of(cls, error: CounterflowError, lines: Mapping[str, int]) -> Refusal | None:
         """What others may know of an error; None: nothing."""
-        return cls.by_policy(error.code, lines, getattr(error, "seconds", 0)) if error.code in REASONS else None
+        if isinstance(error, RefusedJob):
+            return error.refusal
+        return cls.by_policy(error.code, lines) if error.code in REASONS else None
 
     def to_text(self) -> str:
         """As it travels."""
@@ -112,6 +114,14 @@ class Refusal:
         place = f" (line {self.line} of its policy.toml)" if self.line else ""
         again = f"; again in {self.seconds} s" if self.seconds else ""
         return f"unit {unit!r} refused by {self.code}{place}: {why}{again}"
+
+
+class RefusedJob(PrivacyError):
+    """A plant's no to a job, by a rule of its policy."""
+
+    def __init__(self, refusal: Refusal, unit: str, job: Job) -> None:
+        super().__init__(refusal.sentence(unit, job), code=refusal.code)
+        self.refusal = refusal
 
 
 def refusal_of(unit: str, error: CounterflowError) -> Refused:

@@ -17,13 +17,15 @@ from counterflow.errors import DataError, OptionError
 
 _SAME = 1e-13  # columns that agree to so many digits (of the largest) are one column
 _ROWS_PER_NUMBER = 4  # rows to learn from for each number of the linear map's rows
+_HELD_OUT = 0.25  # share of the rows, at the end, that are read; the map is learned on those before
+_EXACT = 1e-3  # share of its standard deviation below which the error of a known combination lies
 
 
 @dataclass(frozen=True, eq=False)
 class Leakage:
     """What the reader knows of y[t], on rows that he has not learned from.
 
-    ``rank``: how many linear combinations of y[t] he knows exactly (to ``exact`` of their standard deviation).
+    ``rank``: how many linear combinations of y[t] he knows exactly (to a thousandth of their standard deviation).
     ``known``: R² by direction, best known first, one for each of the ``directions`` in which y moves.
     ``reconstruction_error``: size of what he gets wrong over the size of what there is to know, over all channels in
     their own standard deviations; 0: he reads everything, 1: nothing.
@@ -45,7 +47,7 @@ class Leakage:
         )
 
 
-def leakage(seen: FloatArray, y: FloatArray, *, lags: int = 0, exact: float = 1e-3, held_out: float = 0.25) -> Leakage:
+def leakage(seen: FloatArray, y: FloatArray, *, lags: int = 0) -> Leakage:
     """How much of the measurements y can be read from what was seen.
 
     Parameters
@@ -53,8 +55,6 @@ def leakage(seen: FloatArray, y: FloatArray, *, lags: int = 0, exact: float = 1e
     seen : (n, k) any numbers that were seen, one row for each row of y; rows with NaN are left out.
     y : (n, D) measurements.
     lags : the reader also looks at so many rows of ``seen`` before and after each row.
-    exact : a combination counts as known if it is read with an error below this share of its standard deviation.
-    held_out : share of the rows, at the end, that are read; the map is learned on those before.
 
     Examples
     --------
@@ -66,13 +66,18 @@ def leakage(seen: FloatArray, y: FloatArray, *, lags: int = 0, exact: float = 1e
     none of 3 directions of the measurements known exactly; best linear reconstruction off by 71.5 %
     (R² by direction: 0.5471, 0.4637, 0.4541)
     """
-    _check(seen, y, lags, exact, held_out)
+    if seen.ndim != 2 or y.ndim != 2 or len(seen) != len(y) or y.shape[1] < 1:
+        raise DataError(
+            f"leakage: seen and y must have one row for the same times, and y a column; got {seen.shape} and {y.shape}"
+        )
+    if not 0 <= 2 * lags < len(y):
+        raise OptionError(f"leakage: lags must be a whole number from 0 to less than half the rows, got {lags!r}")
     rows = len(y) - 2 * lags
     features = np.hstack([seen[k : k + rows] for k in range(2 * lags + 1)])
     target = y[lags : lags + rows]
     whole = np.isfinite(features).all(axis=1) & np.isfinite(target).all(axis=1)
     features, target = features[whole], target[whole]
-    learned = round(len(target) * (1 - held_out))
+    learned = round(len(target) * (1 - _HELD_OUT))
     if learned < 2 or learned == len(target):
         raise DataError(f"leakage: {len(target)} rows in which all is known are too few to learn from and to read")
     basis, read_basis = _independent(features, learned)
@@ -99,7 +104,7 @@ def leakage(seen: FloatArray, y: FloatArray, *, lags: int = 0, exact: float = 1e
     share = np.sort(share)
     total = float(np.linalg.norm(wrong)) / max(float(np.linalg.norm(there)), 1e-300)
     known = np.maximum(0.0, 1 - share**2)
-    return Leakage(int((share < exact).sum()), len(share), known, total, len(there))
+    return Leakage(int((share < _EXACT).sum()), len(share), known, total, len(there))
 
 
 def _independent(features: FloatArray, learned: int) -> tuple[FloatArray, FloatArray]:
@@ -119,14 +124,3 @@ def _independent(features: FloatArray, learned: int) -> tuple[FloatArray, FloatA
 
 def _lengths(columns: FloatArray) -> FloatArray:
     return np.asarray(np.linalg.norm(columns, axis=0), np.float64)
-
-
-def _check(seen: FloatArray, y: FloatArray, lags: int, exact: float, held_out: float) -> None:
-    if seen.ndim != 2 or y.ndim != 2 or len(seen) != len(y) or y.shape[1] < 1:
-        raise DataError(
-            f"leakage: seen and y must have one row for the same times, and y a column; got {seen.shape} and {y.shape}"
-        )
-    if not 0 <= 2 * lags < len(y):
-        raise OptionError(f"leakage: lags must be a whole number from 0 to less than half the rows, got {lags!r}")
-    if not (0 < exact < 1 and 0 < held_out < 1):
-        raise OptionError(f"leakage: exact and held_out must lie between 0 and 1, got {exact!r} and {held_out!r}")

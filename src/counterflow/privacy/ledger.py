@@ -157,13 +157,13 @@ class Ledger:
         path : such as ``ledger_path(directory, unit)``.
         epsilon, delta, window : what the unit may spend over its life, for any ``window`` consecutive measurements.
         """
-        place, begins = _place(path), sealed_log.Entry(_BUDGET, _budget(unit, epsilon, delta, window))
+        place, begins = Path(path).absolute(), sealed_log.Entry(_BUDGET, _budget(unit, epsilon, delta, window))
         return cls(SealedLogs.create(place, SCHEMA, _LOG, begins), place)
 
     @classmethod
     def open(cls, path: str | Path, unit: str | None = None) -> Ledger:
         """An existing ledger, checked from the first entry to the last; ``unit`` refuses that of another unit."""
-        place = _place(path)
+        place = Path(path).absolute()
         ledger = cls(SealedLogs(place, SCHEMA, make=False), place)
         if unit is not None and ledger.unit != unit:
             ledger.close()
@@ -443,9 +443,3 @@ def _is_time(value: object) -> bool:
         return isinstance(value, str) and datetime.fromisoformat(value).tzinfo is not None
     except ValueError:
         return False
-
-
-def _place(path: str | Path) -> Path:
-    if not isinstance(path, (str, Path)) or not str(path) or "\0" in str(path):
-        raise OptionError(f"ledger: path must be that of a file, got {path!r}")
-    return Path(path).absolute()

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
-from counterflow.errors import ProtocolError
 from counterflow.protocol.message import Message, over
 
 
@@ -30,8 +29,8 @@ def rows_of(message: Message, spans: FloatArray, rows: int) -> NDArray[np.intp]:
     """The rows that half-open intervals (k, 2) name; ProtocolError unless these grow and lie within 0..rows."""
     edges = spans.ravel()
     whole = np.array_equal(edges, np.floor(edges)) and (np.diff(edges, prepend=-1.0) > 0).all()
-    if not whole or (edges.size and edges[-1] > rows):
-        raise ProtocolError(f"{message.label}: field 'spans' must hold growing intervals of 0..{rows}")
+    within = whole and not (edges.size and edges[-1] > rows)
+    message.require(within, f"field 'spans' must hold growing intervals of 0..{rows}")
     pieces = [np.arange(int(first), int(last)) for first, last in spans]
     return np.concatenate(pieces) if pieces else np.zeros(0, np.intp)
 
@@ -82,49 +81,35 @@ class Sufficient(Message):
         return cls(unit, *own, stacked, ranks, _digits(labels, len(ranks)), values[there], np.ascontiguousarray(inputs))
 
     def check(self) -> None:
-        (total, states), rows, kinds = self.observations.shape, len(self.inputs), len(self.ranks)
-        if rows < 2 or states < 1 or kinds < 1:
-            raise ProtocolError(
-                f"{self.label}: needs at least two rows, one state and one pattern of presence; got {rows} rows, "
-                f"{states} states, {kinds} patterns"
-            )
-        ranks = self.ranks
-        whole = bool((ranks == np.floor(ranks)).all() and (ranks >= 0).all())
-        if not whole or ranks.max() > min(ranks[0], states) or ranks.sum() != total:
-            raise ProtocolError(
-                f"{self.label}: field 'ranks' must say how the {total} rows of 'observations' belong to patterns: at "
-                f"most {states} to the first, no more to the others"
-            )
-        if np.abs(self.Q - self.Q.T).max() > 1e-10 * np.abs(self.Q).max() or np.diag(self.Q).min() < 0:
-            raise ProtocolError(f"{self.label}: field 'Q' must be symmetric with a diagonal that is not negative")
-        if kinds == 1:
-            self._expect_length("presence", 0)
-        labels = self._checked_labels(rows, kinds) if kinds > 1 else self.labels
-        self._expect_length("values", int(ranks[labels].sum()))
+        (total, states), rows, kinds, ranks = self.observations.shape, len(self.inputs), len(self.ranks), self.ranks
+        least = f"needs at least two rows, one state and one pattern of presence; got {rows}, {states} and {kinds}"
+        self.require(rows >= 2 and states >= 1 and kinds >= 1, least)
+        whole = (ranks == np.floor(ranks)).all() and (ranks >= 0).all()
+        self.require(
+            whole and ranks.max() <= min(ranks[0], states) and ranks.sum() == total,
+            f"field 'ranks' must say how the {total} rows of 'observations' belong to patterns: at most {states} to "
+            "the first, no more to the others",
+        )
+        symmetric = np.abs(self.Q - self.Q.T).max() <= 1e-10 * np.abs(self.Q).max() and np.diag(self.Q).min() >= 0
+        self.require(symmetric, "field 'Q' must be symmetric with a diagonal that is not negative")
+        numbers = 0 if kinds == 1 else -(-rows // _digits_each(kinds))
+        self.require(len(self.presence) == numbers, f"field 'presence' must have shape {(numbers,)}")
+        if kinds > 1:
+            self._check_labels(rows, kinds)
+        sent = int(ranks[self.labels].sum())
+        self.require(len(self.values) == sent, f"field 'values' must have shape {(sent,)}, got {self.values.shape}")
 
-    def _checked_labels(self, rows: int, kinds: int) -> NDArray[np.intp]:
+    def _check_labels(self, rows: int, kinds: int) -> None:
         """Every pattern but the first is used, they stand in order, and there is no other way to say so."""
-        if kinds > rows + 1:
-            raise ProtocolError(f"{self.label}: {kinds} patterns of presence are more than {rows} rows can have")
-        self._expect_length("presence", -(-rows // _digits_each(kinds)))
+        self.require(kinds <= rows + 1, f"{kinds} patterns of presence are more than {rows} rows can have")
         given = self.presence
-        good = bool((given >= 0).all() and (given < 2.0**53).all())
-        labels = self.labels if good else np.zeros(0, np.intp)
-        if not good or not np.array_equal(_digits(labels, kinds), given):
-            raise ProtocolError(
-                f"{self.label}: field 'presence' must give a pattern to each of {rows} rows by digits in base {kinds}"
-            )
+        good = (given >= 0).all() and (given < 2.0**53).all() and np.array_equal(_digits(self.labels, kinds), given)
+        self.require(good, f"field 'presence' must give a pattern to each of {rows} rows by digits in base {kinds}")
+        labels, silent = self.labels, self.ranks == 0
         _, first = np.unique(labels[labels > 0], return_index=True)
-        if len(first) != kinds - 1 or (np.diff(first) < 0).any():
-            raise ProtocolError(f"{self.label}: patterns of presence must be used, and stand in the order of their use")
-        if self.ranks[0] == 0 or (self.ranks[1:] == 0).sum() > 1:
-            raise ProtocolError(f"{self.label}: of rows that say nothing there is one pattern only")
-        return labels
-
-    def _expect_length(self, name: str, length: int) -> None:
-        got = getattr(self, name).shape
-        if got != (length,):
-            raise ProtocolError(f"{self.label}: field {name!r} must have shape {(length,)}, got {got}")
+        in_order = len(first) == kinds - 1 and (np.diff(first) >= 0).all()
+        self.require(in_order, "patterns of presence must be used, and stand in the order of their use")
+        self.require(not silent[0] and silent.sum() <= 1, "of rows that say nothing there is one pattern only")
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -216,16 +201,14 @@ class Reduced(Message):
 
     def check(self) -> None:
         rows, (count, rank) = self.inputs.shape[0], self.values.shape
-        if rows < 2 or rank < 1:
-            raise ProtocolError(f"{self.label}: needs two rows and one number a row, got {rows} rows, {rank} numbers")
-        if len(self.rows) != count:
-            raise ProtocolError(f"{self.label}: field 'spans' must name {count} rows, as many as there are values")
-        if not ((self.patterns >= 0) | (self.patterns == -1)).all():
-            raise ProtocolError(f"{self.label}: field 'patterns' must hold variances, or -1 where nothing is known")
+        self.require(rows >= 2 and rank >= 1, f"needs two rows and one number a row, got {rows} and {rank}")
+        self.require(len(self.rows) == count, f"field 'spans' must name {count} rows, as many as there are values")
+        known = ((self.patterns >= 0) | (self.patterns == -1)).all()
+        self.require(known, "field 'patterns' must hold variances, or -1 where nothing is known")
         which, lengths = self.runs.T
         whole = (self.runs == np.floor(self.runs)).all() and (lengths >= 1).all() and lengths.sum() == count
-        if not (whole and ((which >= 0) & (which < len(self.patterns))).all()):
-            raise ProtocolError(f"{self.label}: field 'runs' must name a pattern for each of {count} rows")
+        named = whole and ((which >= 0) & (which < len(self.patterns))).all()
+        self.require(named, f"field 'runs' must name a pattern for each of {count} rows")
 
 
 @dataclass(frozen=True)
@@ -245,10 +228,9 @@ class Outline(Message):
 
     def check(self) -> None:
         rows = len(self.inputs)
-        if rows < 1:
-            raise ProtocolError(f"{self.label}: needs at least one row of inputs")
-        if len({*self.A.shape, len(self.B), *self.Q.shape, self.observation.shape[1]}) > 1:
-            raise ProtocolError(f"{self.label}: 'A', 'B', 'Q' and 'observation' are of different numbers of states")
+        self.require(rows >= 1, "needs at least one row of inputs")
+        states = {*self.A.shape, len(self.B), *self.Q.shape, self.observation.shape[1]}
+        self.require(len(states) == 1, "'A', 'B', 'Q' and 'observation' are of different numbers of states")
         rows_of(self, self.spans, rows)
 
     @property
@@ -276,8 +258,7 @@ class Basis(Message):
     shape: FloatArray = field(metadata=over("numbers", "numbers"))
 
     def check(self) -> None:
-        if not self.least >= 0:
-            raise ProtocolError(f"{self.label}: field 'least' must not be negative, got {self.least}")
+        self.require(self.least >= 0, f"field 'least' must not be negative, got {self.least}")
 
 
 @dataclass(frozen=True)
@@ -293,8 +274,7 @@ class Moments(Message):
     clipped: float = 0.0
 
     def check(self) -> None:
-        if not 0 <= self.clipped <= 1:
-            raise ProtocolError(f"{self.label}: field 'clipped' must be a share from 0 to 1, got {self.clipped:g}")
+        self.require(0 <= self.clipped <= 1, f"field 'clipped' must be a share from 0 to 1, got {self.clipped:g}")
 
 
 @dataclass(frozen=True)
@@ -315,5 +295,4 @@ class Identified(Message):
 
     def check(self) -> None:
         rank, states = self.observation.shape
-        if rank < 1 or states < 1:
-            raise ProtocolError(f"{self.label}: needs a number and a state, got {rank} and {states}")
+        self.require(rank >= 1 and states >= 1, f"needs a number and a state, got {rank} and {states}")

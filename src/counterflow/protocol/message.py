@@ -99,7 +99,12 @@ class Message:
         return f"message {type(self).__name__} of unit {self.unit!r}"
 
     def check(self) -> None:
-        """Relations between the fields; a subclass raises ProtocolError if one is broken."""
+        """Relations between the fields, each a ``require`` of a subclass."""
+
+    def require(self, holds: object, text: str) -> None:
+        """ProtocolError with this text unless something holds."""
+        if not holds:
+            raise ProtocolError(f"{self.label}: {text}")
 
     def _check_scalar(self, name: str, value: object, kind: type) -> None:
         good = type(value) is kind

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -54,15 +54,13 @@ class Change(Message):
     texts: ClassVar[Mapping[str, int]] = MappingProxyType({"channels": 60_000, "inputs": 100_000})
 
     def check(self) -> None:
-        if not self.cause or self.values.shape[0] < 1:
-            raise ProtocolError(f"{self.label}: needs the name of a unit and at least one row of values")
-        parts = self.channels.split(",") if self.channels else []
-        good = all(part.isascii() and part.isdigit() and int(part) < self.values.shape[1] for part in parts[:10_000])
-        if not good or len(parts) > self.values.shape[1]:
-            raise ProtocolError(f"{self.label}: 'channels' must list columns of the values, got {self.channels[:80]!r}")
+        self.require(self.cause and len(self.values), "needs the name of a unit and at least one row of values")
+        width = self.values.shape[1]
+        good = _are_columns(self.channels, width) and len(self.columns) <= width
+        self.require(good, f"'channels' must list columns of the values, got {self.channels[:80]!r}")
         names = self.input_names
-        if names is not None and (len(names) != self.values.shape[1] or len(set(names)) < len(names)):
-            raise ProtocolError(f"{self.label}: 'inputs' must name each column of the values once")
+        named = names is None or len(names) == len(set(names)) == width
+        self.require(named, "'inputs' must name each column of the values once")
 
     def naming(self, names: Sequence[str]) -> Change:
         """The same with the names of its columns."""
@@ -74,8 +72,8 @@ class Change(Message):
         if not self.inputs:
             return None
         found = _json(self.inputs, f"{self.label}: 'inputs'")
-        if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
-            raise ProtocolError(f"{self.label}: 'inputs' must be a list of names")
+        good = isinstance(found, list) and all(isinstance(name, str) for name in found)
+        self.require(good, "'inputs' must be a list of names")
         return tuple(found)
 
     @property
@@ -108,10 +106,10 @@ class Ask(Message):
     texts: ClassVar[Mapping[str, int]] = MappingProxyType({"terms": TERMS_LIMIT})
 
     def check(self) -> None:
-        if not _KIND.fullmatch(self.kind) or not 1 <= self.steps <= 10_000_000:
-            raise ProtocolError(f"{self.label}: {self.kind[:40]!r} is no kind of question, or {self.steps} steps")
-        if self.controllers not in WORLDS:
-            raise ProtocolError(f"{self.label}: 'controllers' is {self.controllers[:40]!r}: held or reacting are known")
+        good = _KIND.fullmatch(self.kind) and 1 <= self.steps <= 10_000_000
+        self.require(good, f"{self.kind[:40]!r} is no kind of question, or {self.steps} steps")
+        known = self.controllers in WORLDS
+        self.require(known, f"'controllers' is {self.controllers[:40]!r}: held or reacting are known")
 
 
 @dataclass(frozen=True)
@@ -134,8 +132,8 @@ class Answer(Message):
 
     def check(self) -> None:
         from_text(self.caveats)
-        if len(self.covariance) not in (0, self.mean.size):
-            raise ProtocolError(f"{self.label}: field 'covariance' needs {self.mean.size} rows, or none")
+        rows = self.mean.size
+        self.require(len(self.covariance) in (0, rows), f"field 'covariance' needs {rows} rows, or none")
 
     @property
     def noted(self) -> tuple[Caveat, ...]:
@@ -177,19 +175,16 @@ class Trial(Message):
     texts: ClassVar[Mapping[str, int]] = MappingProxyType({"held": 60_000})
 
     def check(self) -> None:
-        rows = len(self.states)
-        if not 1 <= self.worlds <= max(rows, 1) or rows % self.worlds or self.lead > rows // self.worlds:
-            raise ProtocolError(f"{self.label}: {rows} rows are not those of {self.worlds} worlds")
-        if len(self.rest) != (0 if self.past else 1):
-            raise ProtocolError(f"{self.label}: field 'rest' holds the states of one row, or of none for the past")
-        moved, after = self.tried.shape[1], len(self.response)
-        if len(self.tried) != (rows if moved else 0) or self.response.shape[1] != moved * self.states.shape[1]:
-            raise ProtocolError(f"{self.label}: fields 'tried' and 'response' are of other inputs or states")
-        if after % self.worlds:
-            raise ProtocolError(f"{self.label}: a response of {after} rows is not that of {self.worlds} worlds")
-        parts = self.held.split(",") if self.held else []
-        if not all(part.isascii() and part.isdigit() and int(part) < self.inputs.shape[1] for part in parts[:10_000]):
-            raise ProtocolError(f"{self.label}: 'held' must list columns of the inputs, got {self.held[:80]!r}")
+        rows, worlds, moved, after = len(self.states), self.worlds, self.tried.shape[1], len(self.response)
+        good = 1 <= worlds <= max(rows, 1) and not rows % worlds and self.lead <= rows // worlds
+        self.require(good, f"{rows} rows are not those of {worlds} worlds")
+        rest = len(self.rest) == (0 if self.past else 1)
+        self.require(rest, "field 'rest' holds the states of one row, or of none for the past")
+        fits = len(self.tried) == (rows if moved else 0) and self.response.shape[1] == moved * self.states.shape[1]
+        self.require(fits, "fields 'tried' and 'response' are of other inputs or states")
+        self.require(not after % worlds, f"a response of {after} rows is not that of {worlds} worlds")
+        held = _are_columns(self.held, self.inputs.shape[1])
+        self.require(held, f"'held' must list columns of the inputs, got {self.held[:80]!r}")
 
     @property
     def held_columns(self) -> list[int]:
@@ -220,10 +215,9 @@ class Refused(Message):
     texts: ClassVar[Mapping[str, int]] = MappingProxyType({"reason": NOTE_LIMIT})
 
     def check(self) -> None:
-        if self.error not in REFUSALS or not self.reason:
-            raise ProtocolError(f"{self.label}: {self.error[:40]!r} is no reason to refuse, or there is no reason")
-        if not _CODE.fullmatch(self.code):
-            raise ProtocolError(f"{self.label}: {self.code[:40]!r} is no code of an error")
+        known = self.error in REFUSALS and self.reason
+        self.require(known, f"{self.error[:40]!r} is no reason to refuse, or there is no reason")
+        self.require(_CODE.fullmatch(self.code), f"{self.code[:40]!r} is no code of an error")
 
 
 @dataclass(frozen=True)
@@ -234,8 +228,7 @@ class Terms(Message):
     texts: ClassVar[Mapping[str, int]] = MappingProxyType({"text": TERMS_LIMIT})
 
     def check(self) -> None:
-        if not self.text:
-            raise ProtocolError(f"{self.label}: 'text' is empty")
+        self.require(self.text, "'text' is empty")
 
 
 @dataclass(frozen=True)
@@ -252,12 +245,18 @@ class Openings(Message):
     def channels(self) -> dict[str, list[object]]:
         """The answer, in plain types that nobody has checked."""
         found = _json(self.text, f"{self.label}: 'text'")
-        if not isinstance(found, dict) or not all(isinstance(given, list) for given in found.values()):
-            raise ProtocolError(f"{self.label}: 'text' must be {{unit: its channels}}")
-        return found
+        good = isinstance(found, dict) and all(isinstance(given, list) for given in found.values())
+        self.require(good, "'text' must be {unit: its channels}")
+        return dict(found)
 
 
-def _json(text: str, what: str) -> object:
+def _are_columns(text: str, count: int) -> bool:
+    """Whether a text lists some of so many columns, as "0,2"."""
+    parts = text.split(",") if text else []
+    return all(part.isascii() and part.isdigit() and len(part) < 10 and int(part) < count for part in parts)
+
+
+def _json(text: str, what: str) -> Any:
     try:
         return strict_json(text)
     except ValueError:

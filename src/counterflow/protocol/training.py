@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from counterflow.arrays import FloatArray
-from counterflow.errors import ProtocolError
 from counterflow.protocol.message import Message, over
 
 
@@ -38,9 +37,8 @@ class Introduction(Message):
     inputs: FloatArray = field(metadata=over("steps", "inputs"))
 
     def check(self) -> None:
-        rows, states = self.refined.shape
-        if rows < 1 or states < 1:
-            raise ProtocolError(f"{self.label}: 'refined' needs at least one row and one state, got {(rows, states)}")
+        shape = self.refined.shape
+        self.require(min(shape) >= 1, f"'refined' needs at least one row and one state, got {shape}")
 
 
 @dataclass(frozen=True)
@@ -86,14 +84,12 @@ class PerturbedStates(Message):
     inputs: FloatArray = field(metadata=over("steps", "inputs"))
 
     def check(self) -> None:
-        rows, states = self.refined.shape
-        if rows < 1 or states < 1:
-            raise ProtocolError(f"{self.label}: 'refined' needs at least one row and one state, got {(rows, states)}")
+        shape = self.refined.shape
+        self.require(min(shape) >= 1, f"'refined' needs at least one row and one state, got {shape}")
         for name in ("contraction", "gain", "bound", "clip", "noise"):
-            if getattr(self, name) < 0:
-                raise ProtocolError(f"{self.label}: field {name!r} must not be negative, got {getattr(self, name)}")
-        if not 0 < self.decay < 1:
-            raise ProtocolError(f"{self.label}: field 'decay' must lie between 0 and 1, got {self.decay}")
+            value = getattr(self, name)
+            self.require(value >= 0, f"field {name!r} must not be negative, got {value}")
+        self.require(0 < self.decay < 1, f"field 'decay' must lie between 0 and 1, got {self.decay}")
 
 
 @dataclass(frozen=True)
@@ -117,8 +113,7 @@ class StateGradients(Message):
     refined: FloatArray = field(metadata=over("steps?", "states"))
 
     def check(self) -> None:
-        if self.penalty < 0:
-            raise ProtocolError(f"{self.label}: field 'penalty' must not be negative, got {self.penalty}")
+        self.require(self.penalty >= 0, f"field 'penalty' must not be negative, got {self.penalty}")
 
 
 @dataclass(frozen=True)

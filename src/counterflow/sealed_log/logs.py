@@ -15,7 +15,6 @@ import hashlib
 import json
 import os
 import shutil
-import stat
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,8 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from counterflow.errors import OptionError, StorageError
 from counterflow.files import blaming, draft_of, make_folder, sync_folder
-from counterflow.sealed_log import schema as schemas
-from counterflow.sealed_log.schema import DatabaseSchema
+from counterflow.sealed_log.schema import DatabaseSchema, companions, connected, identity_of
 
 if TYPE_CHECKING:
     import sqlite3
@@ -98,7 +96,7 @@ class SealedLogs:
         self._connection: sqlite3.Connection | None = None
         with schema.blaming(self.path):
             if self.path is None:
-                self._connection = _connected(":memory:")
+                self._connection = connected(":memory:")
                 schema.build(self._connection)
                 return
             if make:
@@ -137,7 +135,6 @@ class SealedLogs:
 
     def rows(self, log: str, after: int = 0) -> Iterator[Row]:
         """Rows with larger numbers, of all processes; what is damaged raises when the rows before it were given."""
-        self.schema.known(log)
         found: list[Row] = []
         trouble: StorageError | None = None
         with self._transaction("DEFERRED"):
@@ -153,12 +150,10 @@ class SealedLogs:
         """A value that is another one whenever any process has changed the log; cheap, and to be asked before rows."""
         with self._lock, self.schema.blaming(self.path):  # SQLite counts the commits of others, our last number is ours
             (others,) = self._require_open().execute("PRAGMA data_version").fetchone()
-            return others, self._ends[self.schema.known(log)].number
+            return others, self._ends[log].number
 
     def begin_anew(self, log: str, entries: Sequence[Entry], keep: Callable[[Row], bool] | None = None) -> None:
         """Replace a log by those of its rows that are to be kept, renumbered, and ``entries``; not within a turn."""
-        if self.schema.logs[self.schema.known(log)]:
-            raise OptionError(f"a {self.schema.word}'s log {log!r} is only ever added to")
         with self._transaction("IMMEDIATE") as connection:
             self._catch_up(log)
             kept = [Entry(*row[1:4]) for row in self._read(log, 0) if keep(row)] if keep is not None else []
@@ -170,7 +165,7 @@ class SealedLogs:
 
     def size(self, log: str) -> int:
         """Bytes of the rows that were read or written here since the log began."""
-        return self._ends[self.schema.known(log)].size
+        return self._ends[log].size
 
     def copied(self) -> dict[str, bytes]:
         """{tail of the name: bytes} of the file and its head as they stand at one moment, whoever writes meanwhile."""
@@ -179,7 +174,7 @@ class SealedLogs:
         with self.schema.blaming(self.path), beside as place:
             head = _beside(self.path).read_bytes()  # before the rows: an older head than these is no fault
             copy = Path(place) / self.path.name
-            with closing(_connected(str(copy))) as target, self._lock:
+            with closing(connected(str(copy))) as target, self._lock:
                 self._require_open().backup(target)
             return {TAIL: head, "": copy.read_bytes()}
 
@@ -208,16 +203,16 @@ class SealedLogs:
 
         Nothing is opened for this: closing it again would drop the locks that SQLite holds in this process.
         """
-        identity = _identity(path, self.schema)
+        identity = identity_of(path, self.schema)
         if not path.stat().st_size:
             raise StorageError(
                 f"{self.name} is empty: making it was interrupted, or it was overwritten. {self.schema.restore}."
             )
         if not os.path.lexists(_beside(path)):
             raise self._damaged(f"{_beside(path).name} is missing")
-        for place in (_beside(path), *_companions(path)):
+        for place in (_beside(path), *companions(path)):
             if os.path.lexists(place):
-                _identity(place, self.schema)
+                identity_of(place, self.schema)
         # SQLite would open it all the same, and leave a log of its own that nobody can write
         if not os.access(path, os.R_OK | os.W_OK):
             raise StorageError(
@@ -227,7 +222,7 @@ class SealedLogs:
         return identity
 
     def _connect(self, path: Path) -> None:
-        connection = self._connection = _connected(f"{path.as_uri()}?mode=rw", alone=self._alone)
+        connection = self._connection = connected(f"{path.as_uri()}?mode=rw", alone=self._alone)
         if self._alone:  # a lock is taken by the first transaction, and kept
             connection.execute("BEGIN IMMEDIATE")
             connection.execute("COMMIT")
@@ -276,7 +271,7 @@ class SealedLogs:
             connection.execute(f"BEGIN {kind}")
             try:
                 # one that was deleted or replaced can still be written to by whoever has it open; that would be lost
-                if self.path is not None and _identity(self.path, self.schema) != self._identity:
+                if self.path is not None and identity_of(self.path, self.schema) != self._identity:
                     raise StorageError(f"{self.name} has been replaced by another file: open it again.")
                 yield connection
                 self._commit(connection)
@@ -307,7 +302,7 @@ class SealedLogs:
 
     def _catch_up(self, log: str) -> None:
         """Read what other processes have written."""
-        end = self._ends[self.schema.known(log)]
+        end = self._ends[log]
         if not self._alone or not end.number:
             for _ in self._read(log, end.number):
                 pass
@@ -362,7 +357,7 @@ def put_in_place(copy: Path, path: Path, mark: str) -> None:
     """A database and its head from ``copied`` into their places; what was there is kept beside them, with a mark."""
     with blaming(path):
         make_folder(path.parent)
-        for left in (path, *_companions(path), _beside(path)):
+        for left in (path, *companions(path), _beside(path)):
             if left.exists():
                 os.replace(left, left.with_name(f"{left.name}.lost-{mark}"))
         shutil.move(_beside(copy), _beside(path))
@@ -415,7 +410,7 @@ def _make(path: Path, schema: DatabaseSchema, begins: dict[str, Entry]) -> bool:
             return False
         try:
             os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-            with closing(_connected(f"{draft.as_uri()}?mode=rw")) as connection:
+            with closing(connected(f"{draft.as_uri()}?mode=rw")) as connection:
                 connection.execute(f"PRAGMA page_size = {schema.page}")
                 connection.execute("BEGIN IMMEDIATE")
                 schema.build(connection)
@@ -427,58 +422,11 @@ def _make(path: Path, schema: DatabaseSchema, begins: dict[str, Entry]) -> bool:
                 os.fsync(file.fileno())
             os.rename(draft, path)
         finally:
-            for left in (draft, *_companions(draft)):
+            for left in (draft, *companions(draft)):
                 with contextlib.suppress(OSError):
                     left.unlink()
     sync_folder(path.parent)
     return True
-
-
-def _connected(target: str, *, alone: bool = False) -> sqlite3.Connection:
-    """A connection whose commits are on the disk when they return.
-
-    ``alone``: it keeps the file to itself until it is closed, and does not wait for another that does.
-    """
-    import sqlite3
-
-    connection = sqlite3.connect(
-        target, timeout=0.0 if alone else schemas.BUSY_SECONDS, isolation_level=None, check_same_thread=False,
-        uri=target.startswith("file:"), cached_statements=32,
-    )  # fmt: skip
-    try:
-        for setting in (
-            *(("locking_mode = EXCLUSIVE",) if alone else ()),
-            f"synchronous = {schemas.SYNCHRONOUS}",
-            "fullfsync = ON",  # ... on Apple's systems, too
-            "checkpoint_fullfsync = ON",
-            "trusted_schema = OFF",
-            "cell_size_check = ON",
-        ):
-            connection.execute(f"PRAGMA {setting}")
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _identity(path: Path, schema: DatabaseSchema) -> tuple[int, int]:
-    """Which file this is; anything but an ordinary file with one name is refused."""
-    try:
-        found = os.lstat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        raise StorageError(f"there is no {schema.word} {str(path)!r}: {schema.give}.") from None
-    if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
-        return found.st_dev, found.st_ino
-    what = f"a file with {found.st_nlink} names (hard links)" if stat.S_ISREG(found.st_mode) else "no ordinary file"
-    raise StorageError(
-        f"the {schema.word}: {str(path)!r} is {what}. A {schema.word} has one place and follows no links: remove them, "
-        "and find out who has made them."
-    )
-
-
-def _companions(path: Path) -> list[Path]:
-    """Files that SQLite may keep beside a database."""
-    return [Path(f"{path}{tail}") for tail in ("-journal", "-wal", "-shm")]
 
 
 def _beside(path: Path) -> Path:

@@ -6,6 +6,8 @@ The meaning of the rows is not known here: see whoever declares a ``DatabaseSche
 from __future__ import annotations
 
 import errno
+import os
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from counterflow.errors import OptionError, StorageError
+from counterflow.errors import StorageError
 
 if TYPE_CHECKING:
     import sqlite3
@@ -77,12 +79,6 @@ class DatabaseSchema:
             )
         return tables | triggers
 
-    def known(self, log: str) -> str:
-        """The name of a log, if it is one."""
-        if log not in self.logs:
-            raise OptionError(f"a {self.word} has no log {log!r:.40}; there are {', '.join(self.logs)}")
-        return log
-
     def named(self, path: Path | None) -> str:
         """How errors call this file."""
         return f"the {self.word} in memory" if path is None else f"the {self.word} {str(path)!r}"
@@ -144,3 +140,50 @@ class DatabaseSchema:
         if problems != ["ok"]:
             restore = self.restore[0].lower() + self.restore[1:]
             raise StorageError(f"{place} is damaged ({problems[0]}): {restore}.", code="damaged")
+
+
+def connected(target: str, *, alone: bool = False) -> sqlite3.Connection:
+    """A connection whose commits are on the disk when they return.
+
+    ``alone``: it keeps the file to itself until it is closed, and does not wait for another that does.
+    """
+    import sqlite3
+
+    connection = sqlite3.connect(
+        target, timeout=0.0 if alone else BUSY_SECONDS, isolation_level=None, check_same_thread=False,
+        uri=target.startswith("file:"), cached_statements=32,
+    )  # fmt: skip
+    try:
+        for setting in (
+            *(("locking_mode = EXCLUSIVE",) if alone else ()),
+            f"synchronous = {SYNCHRONOUS}",
+            "fullfsync = ON",  # ... on Apple's systems, too
+            "checkpoint_fullfsync = ON",
+            "trusted_schema = OFF",
+            "cell_size_check = ON",
+        ):
+            connection.execute(f"PRAGMA {setting}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def identity_of(path: Path, schema: DatabaseSchema) -> tuple[int, int]:
+    """Which file this is; anything but an ordinary file with one name is refused."""
+    try:
+        found = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise StorageError(f"there is no {schema.word} {str(path)!r}: {schema.give}.") from None
+    if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
+        return found.st_dev, found.st_ino
+    what = f"a file with {found.st_nlink} names (hard links)" if stat.S_ISREG(found.st_mode) else "no ordinary file"
+    raise StorageError(
+        f"the {schema.word}: {str(path)!r} is {what}. A {schema.word} has one place and follows no links: remove them, "
+        "and find out who has made them."
+    )
+
+
+def companions(path: Path) -> list[Path]:
+    """Files that SQLite may keep beside a database."""
+    return [Path(f"{path}{tail}") for tail in ("-journal", "-wal", "-shm")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from dataclasses import replace
@@ -52,12 +53,12 @@ def release(plant: PlantFolder, job_id: str, *, leaves: bool = True) -> str:
         data = guard.outgoing(encode(sent), made)
         if leaves:
             guard.leave(data)
-            return guard._digest(data)
+            return hashlib.sha256(data).hexdigest()
         with pytest.MonkeyPatch.context() as patch:  # killed when it was charged, and not yet audited
             patch.setattr(guard, "_write", lambda *a, **k: (_ for _ in ()).throw(KeyboardInterrupt))
             with pytest.raises(KeyboardInterrupt):
                 guard.leave(data)
-        return guard._digest(data)
+        return hashlib.sha256(data).hexdigest()
 
 
 def books(plant: PlantFolder) -> tuple[list[str], list[tuple[str, str]], list[str]]:

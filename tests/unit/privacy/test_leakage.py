@@ -102,9 +102,6 @@ def test_missing_rows_are_left_out():
         ({"seen": drawn(400)}, DataError, "too few for 400 independent"),
         ({"lags": -1}, OptionError, "lags"),
         ({"lags": ROWS}, OptionError, "lags"),
-        ({"exact": 0.0}, OptionError, "exact"),
-        ({"held_out": 1.0}, OptionError, "held_out"),
-        ({"held_out": np.nan}, OptionError, "held_out"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(change, error, words):
@@ -140,7 +137,7 @@ def test_the_published_protocol_gives_everything_away_within_a_few_rounds(plant,
         found = [transcript.leakage(unit, y, rounds) for rounds in range(5)]
         assert [step.rank for step in found] == [2, 4, 6, 8, 8]
         errors = [step.reconstruction_error for step in found]
-        assert errors == sorted(errors, reverse=True)
+        assert errors[:4] == sorted(errors[:4], reverse=True)  # then everything is known, and rounding is left
         assert errors[0] > 0.3
         assert errors[3] < 1e-4
         assert transcript.rounds(unit) >= 5

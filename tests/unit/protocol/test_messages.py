@@ -265,6 +265,7 @@ BAD = {
     "change of nobody": lambda: Change("b", "", False, 0, "", np.ones((1, 1))),
     "change without rows": lambda: Change("b", "c", False, 0, "", np.ones((0, 1))),
     "change of columns that are not there": lambda: Change("b", "c", False, 0, "0,7", np.ones((2, 2))),
+    "columns beyond all numbers": lambda: Change("b", "c", False, 0, "9" * 5000, np.ones((2, 2))),
     "columns that are no numbers": lambda: Change("b", "c", False, 0, "a", np.ones((2, 2))),
     "no kind of question": lambda: Ask("b", "Every thing", 0, 1),
     "a world that nobody knows": lambda: Ask("b", "effect", 0, 1, "loud"),

@@ -112,7 +112,7 @@ class PlantSite:
             save_unit(self.home, job, own, session.state, session.losses)
 
         try:
-            return _handed_over(lambda: PlantSession(self.home / "sessions" / job.id, guard, own, keep))
+            return _handed_over(lambda: PlantSession(self.home / "sessions" / job.id, guard, keep))
         except StorageError:
             raise
         except CounterflowError as error:  # such as a model that is missing
