@@ -181,3 +181,10 @@ def test_both_figures_of_the_methods_have_the_same_markers() -> None:
 
     local = (looks["local"]["color"], looks["local"]["marker"])
     assert seen("finding-bytes") | {local} == seen("finding-effects")
+
+
+def test_rank_correlation_is_spearman_s() -> None:
+    from scipy.stats import spearmanr
+
+    one, other = np.random.default_rng(0).standard_normal((2, 25))
+    assert conditions.rank_correlation(one, other) == pytest.approx(spearmanr(one, other).statistic, rel=EXACT)
