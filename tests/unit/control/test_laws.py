@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 import counterflow as cf
+from counterflow.control import as_law
 from counterflow.control.controller import found_loops, learned_loop, run_law
-from counterflow.control.law import (
-    CONSTANT, FREE, MOVING, RECORDED, CustomLaw, LawInput, LoopRecord, active_rows, as_law,
-)  # fmt: skip
+from counterflow.control.law import CONSTANT, FREE, MOVING, RECORDED, CustomLaw, LawInput, LoopRecord, active_rows
 from counterflow.control.laws import law_from_json, law_json
 from counterflow.control.pid import robust
 from counterflow.errors import ModelError
@@ -257,7 +256,7 @@ def test_a_law_of_somebodys_own_cannot_write_to_what_it_sees():
             return seen.reading[:, -1]
 
     reading = np.ones((1, 2))
-    with pytest.raises(ModelError, match="law Writing fails in row 1: ValueError.*read-only") as caught:
+    with pytest.raises(ModelError, match=r"law Writing fails in row 1: ValueError.*read-only") as caught:
         as_law(Writing()).output(LawInput(np.zeros((1, 1)), reading, reading, 1))
     assert caught.value.code == "law-fails"
     assert reading.all()
