@@ -28,9 +28,8 @@ if TYPE_CHECKING:
     from counterflow.control import PID, Law, Loop, Manual, Ratio, Relay, Schedule
     from counterflow.data import Preparation, read_logs
     from counterflow.exchange.estimators import Estimates, Estimator, KalmanEstimator
-    from counterflow.exchange.log_rows import LogOptions
     from counterflow.exchange.moments import MomentLogOptions, MomentOptions
-    from counterflow.exchange.rows import LikelihoodOptions
+    from counterflow.exchange.rows import LikelihoodOptions, LogOptions
     from counterflow.fits.fit import Fit, load
     from counterflow.fits.refutation import Refutation, refute
     from counterflow.fits.storage import load_server, load_unit
@@ -54,9 +53,8 @@ _HOMES = {
         "control": "PID Law Loop Manual Ratio Relay Schedule",
         "data": "Preparation read_logs",
         "exchange.estimators": "Estimates Estimator KalmanEstimator",
-        "exchange.log_rows": "LogOptions",
         "exchange.moments": "MomentLogOptions MomentOptions",
-        "exchange.rows": "LikelihoodOptions",
+        "exchange.rows": "LikelihoodOptions LogOptions",
         "fits.fit": "Fit load",
         "fits.refutation": "Refutation refute",
         "fits.storage": "load_server load_unit",

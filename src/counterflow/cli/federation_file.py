@@ -53,8 +53,8 @@ from counterflow.cli.toml_page import Page, TomlPath, hint, quoted, shown, what,
 from counterflow.control import Loop
 from counterflow.control.laws import law_from_table
 from counterflow.errors import DataError
-from counterflow.exchange.log_rows import LogOptions
 from counterflow.exchange.registry import FEDERATED
+from counterflow.exchange.rows import LogOptions
 from counterflow.fits.training import METHODS
 from counterflow.plant import Channel, LocalModel, Plant, Recording, Unit
 from counterflow.plant.model_file import load_model

@@ -31,14 +31,13 @@ from counterflow.exchange.exchange import (
     Reply,
 )
 from counterflow.exchange.input_feedback import REACTING, UNSEEN
-from counterflow.exchange.log_rows import operating_points, own_blocks
 from counterflow.exchange.method import Charge
 from counterflow.exchange.options import Options, by_unit, count, for_each_unit, one_of, option, truth
 from counterflow.exchange.outcome import Couplings, Learned, Status
 from counterflow.exchange.part import UnitPart
 from counterflow.exchange.privacy import clipping_caveats
 from counterflow.exchange.projections import SHARES, most_numbers, projected, sigma_of
-from counterflow.exchange.rows import labels_of
+from counterflow.exchange.rows import labels_of, operating_points, own_blocks
 from counterflow.exchange.sensors import SENSORS, Readings
 from counterflow.exchange.task import Task, UnitData
 from counterflow.learning.identifiability import Doubt, diagnose

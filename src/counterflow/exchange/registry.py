@@ -9,10 +9,9 @@ from typing import Any, cast
 
 from counterflow.errors import ModelError, OptionError
 from counterflow.exchange.exchange import Release
-from counterflow.exchange.log_rows import LogRows
 from counterflow.exchange.method import Method
 from counterflow.exchange.moments import MomentsOfLogs, MomentsOfModels
-from counterflow.exchange.rows import Rows
+from counterflow.exchange.rows import LogRows, Rows
 from counterflow.exchange.task import Task
 
 ROWS, MOMENTS, LOG_ROWS, LOG_MOMENTS = Rows(), MomentsOfModels(), LogRows(), MomentsOfLogs()

@@ -24,12 +24,12 @@ from counterflow.exchange.compression import rows_and_channels
 from counterflow.exchange.estimators import KalmanEstimator
 from counterflow.exchange.exchange import ExchangeUnit, Release
 from counterflow.exchange.input_feedback import reaction_caveats
-from counterflow.exchange.log_rows import learned_system
 from counterflow.exchange.moments import MomentMemory, MomentUnitMemory, doubted_covariance, shown
 from counterflow.exchange.outcome import Couplings, Provenance, Status
 from counterflow.exchange.part import UnitPart, plant_of, sufficient_messages
 from counterflow.exchange.privacy import promise
 from counterflow.exchange.registry import LOG_MOMENTS, MOMENTS, ROWS
+from counterflow.exchange.rows import learned_system
 from counterflow.exchange.task import LocalTask, UnitData
 from counterflow.fits import engine
 from counterflow.fits.engine import Traffic

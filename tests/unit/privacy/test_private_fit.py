@@ -12,8 +12,8 @@ import pytest
 
 import counterflow as cf
 from counterflow.exchange.compression import sufficient_message
-from counterflow.exchange.rows import OUTSIDE, SHARE, foreseen, most_numbers, privatised
-from counterflow.learning.clipping import nothing
+from counterflow.exchange.rows import OUTSIDE, SHARE, most_numbers, privatised
+from counterflow.learning.clipping import nothing, own_response
 from counterflow.privacy import Cost, gaussian_epsilon, total_epsilon
 from counterflow.privacy.clipping import clipped_rows, private_radius
 from counterflow.protocol import Sufficient
@@ -108,7 +108,8 @@ def test_a_share_of_the_budget_finds_the_clip() -> None:
     mu = 1 / privacy.multiplier(most_numbers(len(message.inputs), 2))
     spent = SHARE * mu**2 + (2 * release.clip / release.sigma) ** 2
     assert spent == pytest.approx(mu**2, rel=1e-9)
-    at = foreseen(MODELS["boiler"], message.observation, message.inputs)
+    model = MODELS["boiler"]
+    at = own_response(model.A, model.B, model.Q, message.observation, message.inputs)
     lengths = np.linalg.norm((message.numbers - at.centre) @ at.W.T, axis=1)
     assert np.mean(lengths > release.clip) == pytest.approx(release.clipped, abs=1e-12)
     assert release.clipped < 0.05
@@ -126,7 +127,7 @@ def test_the_radius_follows_the_rows(scale: float) -> None:
 
 def test_a_model_that_does_not_settle_foresees_nothing() -> None:
     model = cf.LocalModel(A=[[1.0]], B=[[1.0]], C=[[1.0]], Q=[[1.0]], R=[[1.0]])
-    at = foreseen(model, np.array([[1.0]]), np.ones((10, 1)))
+    at = own_response(model.A, model.B, model.Q, np.array([[1.0]]), np.ones((10, 1)))
     assert not at.centre.any()
     assert np.array_equal(at.W, nothing(10, 1).W)
 

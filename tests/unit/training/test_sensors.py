@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import counterflow as cf
-from counterflow.exchange.log_rows import LogOptions
-from counterflow.exchange.rows import LikelihoodOptions
+from counterflow.exchange.rows import LikelihoodOptions, LogOptions
 from counterflow.federation import Job
 from counterflow.report import compose, render
 
