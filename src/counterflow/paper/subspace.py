@@ -25,7 +25,7 @@ from counterflow.errors import DataError, OptionError
 from counterflow.filtering.covariances import spectral_radius, steady_state
 from counterflow.identification.lagged import LaggedGram, lagged_gram, stretches
 from counterflow.identification.signal import DEPENDENT, below, independent, standard
-from counterflow.learning.realisation import STABLE, shrink
+from counterflow.learning.system import STABLE, shrink
 from counterflow.plant import LocalModel, Recording
 from counterflow.recurrence import linear_recurrence
 

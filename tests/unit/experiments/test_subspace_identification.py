@@ -11,7 +11,7 @@ from tolerances import EXACT, ITERATIVE, STANDARD_ERRORS
 
 from counterflow.errors import DataError, OptionError
 from counterflow.identification import lagged_gram, stretches
-from counterflow.learning.realisation import STABLE, shrink
+from counterflow.learning.system import STABLE, shrink
 from counterflow.paper.subspace import assign_states, order_from_singular_values, pooled_model, subspace, subspaces
 from counterflow.plant import Recording, random_plant
 

@@ -11,7 +11,7 @@ from tolerances import EXACT, ITERATIVE, LONG
 
 import counterflow as cf
 from counterflow.learning.network import RECENT, SPANS, Network, damping, growth
-from counterflow.learning.realisation import realised
+from counterflow.learning.system import realised
 
 NAMES, NUMBERS, INPUTS = ("a", "b", "c"), (2, 1, 2), (1, 0, 2)
 R, M = sum(NUMBERS), sum(NUMBERS) + sum(INPUTS)
