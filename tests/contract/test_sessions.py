@@ -26,7 +26,6 @@ from counterflow.errors import OptionError, PrivacyError, ProtocolError, Storage
 from counterflow.exchange.compression import sufficient_message
 from counterflow.exchange.exchange import ExchangeServer, ExchangeUnit
 from counterflow.exchange.projections import SHARES
-from counterflow.exchange.rows import foreseen
 from counterflow.exchange.task import UnitData
 from counterflow.federation import Job, Outgoing, PlantSession, Policy, turns, verify
 from counterflow.federation.audit import FILE, SITE, Audit
@@ -34,6 +33,7 @@ from counterflow.federation.engine import Jobs
 from counterflow.federation.parts import saved_server
 from counterflow.federation.reconciliation import compare
 from counterflow.federation.sites.site import CoordinatorSite
+from counterflow.learning.clipping import own_response
 from counterflow.paper.server import TrainingServer
 from counterflow.paper.unit import TrainingUnit
 from counterflow.privacy import Ledger, ledger_path
@@ -138,7 +138,8 @@ def in_process(case: str) -> cf.Fit:
 def noise_of(sent: Sufficient, name: str, sigma: float) -> float:
     """Noise of the coordinates W s that the message's own C' tells of, relative to ``sigma``."""
     plain = sufficient_message(name, MODELS[name], RECORDING[name].y, RECORDING[name].u)
-    W = foreseen(MODELS[name], plain.observation, plain.inputs).W
+    model = MODELS[name]
+    W = own_response(model.A, model.B, model.Q, plain.observation, plain.inputs).W
     root = plain.observation @ np.linalg.inv(sent.observation)  # L with LLᵀ = I + σ² W⁻¹W⁻ᵀ
     added = W @ (root @ root.T - np.eye(len(W))) @ W.T
     return float(np.sqrt(added[0, 0])) / sigma

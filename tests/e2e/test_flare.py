@@ -163,6 +163,7 @@ class TestTogether:
         with pytest.raises(cf.UnknownNameError, match="no input 'u2' that can be asked about here"):
             turbine.effect("boiler", "turbine", {"u2": 1.0}, 1)
         vars(turbine.server)["_others"] = {"boiler": running.recording["boiler"].unit.public}  # as if it knew
+        del vars(turbine)["plant"]  # which is made of it
         with pytest.raises(cf.PrivacyError, match="'boiler' does not let 'turbine' ask about its input 'u2'"):
             turbine.effect("boiler", "turbine", {"u2": 1.0}, 1)
         with Audit(running.server.home / FILE) as audit:

@@ -19,6 +19,7 @@ import counterflow as cf
 
 STORED = Path(__file__).with_name("answers_0_1.npz")
 SAME = 1e-9  # relative; on the machine that wrote the file it is 1e-12, other builds of BLAS round otherwise
+ROUNDED = {("fedgc", "loss"): 5e-9}  # a long descent ends where rounding stops it: processors differ by 2e-9 here
 PLANT = cf.random_plant(units=["boiler", "turbine", "condenser"], rng=3, outputs=5)
 Arrays = dict[str, Any]
 
@@ -118,7 +119,8 @@ def test_numbers_are_those_of_0_1(case: str, recording: cf.Recording) -> None:
     for key, wanted in stored.items():
         wanted = np.where(np.isnan(found[key]), np.nan, wanted) if key == "check" else wanted
         scale = float(np.abs(np.nan_to_num(wanted)).max(initial=0.0)) or 1.0
-        np.testing.assert_allclose(found[key], wanted, rtol=0, atol=SAME * scale, err_msg=f"{case}: {key}")
+        atol = ROUNDED.get((case, key), SAME) * scale
+        np.testing.assert_allclose(found[key], wanted, rtol=0, atol=atol, err_msg=f"{case}: {key}")
 
 
 if __name__ == "__main__":

@@ -32,6 +32,10 @@ OTHER_INTERVALS = {  # where 0.1 had two rules for one thing; both now follow th
     # draws of a linear model's couplings make the band of a forecast as they make that of an effect: 1.1 % off
     ("models-loops", "forecast reacting"),
 }
+OTHER_NUMBERS = {  # what no longer is as it was, from which place on
+    # free runs of a log that misses whole rows are told in the numbers of complete logs, no longer in others
+    ("logs-gaps", "checks"): 28,
+}
 Arrays = dict[str, Any]
 
 
@@ -225,7 +229,8 @@ def test_numbers_are_those_of_before(case: str) -> None:
             continue
         scale = float(np.abs(np.nan_to_num(wanted)).max(initial=0.0)) or 1.0
         atol = SAME * max(scale, NOTHING)
-        np.testing.assert_allclose(found[key], wanted, rtol=0, atol=atol, err_msg=f"{case}: {key}")
+        same = slice(OTHER_NUMBERS.get((case, key)))
+        np.testing.assert_allclose(found[key][same], wanted[same], rtol=0, atol=atol, err_msg=f"{case}: {key}")
 
 
 if __name__ == "__main__":

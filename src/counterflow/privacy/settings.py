@@ -78,11 +78,17 @@ class Privacy:
             "clip": (clip is None or _is_number(clip, 1e-100, 1e100), "a number from 1e-100 to 1e100, or None"),
             "window": (_is_count(self.window, 1), "a whole number from 1 to 2^40 - 1"),
             "start": (start is None or _is_count(start, 0), "a whole number from 0 to 2^40 - 1, or None"),
-            "accounting": (self.accounting in ACCOUNTING, "'rigorous' or 'published'"),
-            "release": (self.release in (*RELEASES, None), "'moments', 'rows' or None"),
+            "accounting": (
+                isinstance(self.accounting, str) and self.accounting in ACCOUNTING,
+                "'rigorous' or 'published'",
+            ),
+            "release": (
+                self.release is None or (isinstance(self.release, str) and self.release in RELEASES),
+                "'moments', 'rows' or None",
+            ),
             "ledger": (isinstance(self.ledger, str | Path | None), "a directory, or None"),
             "models": (
-                models == "excluded"
+                (isinstance(models, str) and models == "excluded")
                 or (isinstance(models, tuple) and len(models) == 2 and all(_is_number(x, 0.0, 1e300) for x in models)),
                 "'excluded' or (epsilon, delta)",
             ),

@@ -19,6 +19,7 @@ import counterflow as cf
 from counterflow.exchange import rows as private
 from counterflow.filtering import compress
 from counterflow.fits.leakage import Transcript
+from counterflow.learning.clipping import own_response
 from counterflow.privacy import Cost, gaussian_delta, gaussian_mu, gaussian_release, total_epsilon
 from counterflow.privacy.leakage import leakage
 
@@ -133,12 +134,13 @@ def test_membership_when_the_clip_is_found_from_the_record(monkeypatch, other):
                 signs[17] = sign
                 privacy = by_rows(1.0, 0.05, seed=1000 * int(2 + sign) + k)
                 message, release = message_of(measurements(signs), privacy)
-                at = private.foreseen(MODEL, compress(MODEL.C, MODEL.R).observation, np.zeros((40, 1)))
+                seen = compress(MODEL.C, MODEL.R).observation
+                at = own_response(MODEL.A, MODEL.B, MODEL.Q, seen, np.zeros((40, 1)))
                 back = np.linalg.inv(at.W)
                 variance = release.variance
                 root = np.linalg.cholesky(np.eye(2) + variance * back @ back.T)
                 row = at.W @ root @ message.numbers[17]
-                direction = at.W @ compress(MODEL.C, MODEL.R).observation @ [1.0, -0.4]
+                direction = at.W @ seen @ [1.0, -0.4]
                 found.append((row @ direction / np.linalg.norm(direction) / release.sigma, math.log(release.clip)))
             told[sign] = np.array(found)
         return told
