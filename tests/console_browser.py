@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from urllib.parse import quote
 
 import numpy as np
 import pytest
+from linear_steam_plant import linear_steam_plant, record_incident
 
 import counterflow as cf
 from counterflow import wording
@@ -35,7 +37,19 @@ FLAGS = [
     "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
 PATIENCE = 60.0  # seconds that nothing takes on a machine that works
+ROWS = 1500
+PLANT = linear_steam_plant()
+RECORDING = PLANT.simulate(ROWS, rng=0, inputs=record_incident(PLANT, ROWS, 0)[0])
+SEAT = "unit:turbine"
+FUEL = {"unit": "boiler", "input": "fuel valve", "size": 5.0}
+ASKED: dict[str, Any] = {"effect": "turbine", "changes": [FUEL], "horizon": 40, "level": 0.95, "draw": None}
+TABS = ("effect", "past", "explain", "restore", "forecast", "aggregate", "influence")
 WIDE, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
+
+
+@cache
+def fitted() -> cf.Fit:
+    return cf.fit(RECORDING, PLANT.locals())
 
 
 def _missing(what: str, remedy: str) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,19 +12,23 @@ import numpy as np
 import polars
 import pytest
 from console_browser import (
+    ASKED,
+    PLANT,
+    RECORDING,
+    ROWS,
+    SEAT,
     Desk,
     Served,
     agrees,
-    browsing,
     effect_table,
+    fitted,
     says,
     screenshot,
-    serving,
     shown,
     sitting,
     table_of,
 )
-from linear_steam_plant import OPENED, WINDOW, linear_steam_plant, record_incident
+from linear_steam_plant import OPENED, WINDOW
 from tolerances import ITERATES, LONG
 
 import counterflow as cf
@@ -36,41 +38,7 @@ from counterflow.questions.attribution import share_label
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator
 
-ROWS = 1500
-PLANT = linear_steam_plant()
-RECORDING = PLANT.simulate(ROWS, rng=0, inputs=record_incident(PLANT, ROWS, 0)[0])
-
-
-@cache
-def fitted() -> cf.Fit:
-    return cf.fit(RECORDING, PLANT.locals())
-
-
-SEAT = "unit:turbine"
-FUEL = {"unit": "boiler", "input": "fuel valve", "size": 5.0}
-ASKED = {"effect": "turbine", "changes": [FUEL], "horizon": 40, "level": 0.95, "draw": None}
 POWER = "electric power"
-
-
-@pytest.fixture(scope="module")
-def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    folder = tmp_path_factory.mktemp("console") / "demo-output"
-    fitted().save(folder / "fit")
-    RECORDING.save(folder / "recording.safetensors")
-    with serving(folder / "fit") as served:
-        yield served
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with browsing() as found:
-        yield found
-
-
-@pytest.fixture
-def desk(browser: Browser, console: Served) -> Iterator[Desk]:
-    with sitting(browser, console.address, accept_downloads=True) as found:
-        yield found
 
 
 def _expect(desk: Desk, found: cf.Effect, condition: str) -> None:

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import pytest
 from closed_plant import recording
-from console_browser import Desk, Served, browsing, serving, sitting
+from console_browser import SEAT, TABS, Desk, Served, serving
 
 import counterflow as cf
 
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser
-
-SEAT = "unit:turbine"
 CHANGED = [{"unit": "boiler", "input": "feed", "mode": "add", "value": 1.0}]
-TABS = ("effect", "past", "explain", "restore", "forecast", "aggregate", "influence")
 
 
 @pytest.fixture(scope="module")
-def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def console(  # in place of the usual one
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Served]:
     plain = recording()
     arrays = {name: (part.y, part.u) for name, part in plain.items()}
     dated = cf.Recording.from_arrays(arrays, 60.0, plain.units, start="2024-11-01 14:00", timezone="Europe/Berlin")
@@ -29,18 +25,6 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     dated.save(folder / "recording.safetensors")
     with serving(folder / "fit") as served:
         yield served
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with browsing() as found:
-        yield found
-
-
-@pytest.fixture
-def desk(browser: Browser, console: Served) -> Iterator[Desk]:
-    with sitting(browser, console.address) as found:
-        yield found
 
 
 def _window(desk: Desk) -> tuple[int, int]:

@@ -11,49 +11,28 @@ from urllib.parse import quote
 
 import numpy as np
 import pytest
-from console_browser import PHONE, Desk, Served, browsing, screenshot, serving, sitting
-from linear_steam_plant import linear_steam_plant, record_incident
+from console_browser import (
+    ASKED,
+    FUEL,
+    PHONE,
+    PLANT,
+    RECORDING,
+    SEAT,
+    TABS,
+    Desk,
+    Served,
+    screenshot,
+    serving,
+    sitting,
+)
 
 import counterflow as cf
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, CDPSession, Page
 
-ROWS = 1500
-PLANT = linear_steam_plant()
-RECORDING = PLANT.simulate(ROWS, rng=0, inputs=record_incident(PLANT, ROWS, 0)[0])
-SEAT = "unit:turbine"
-FUEL = {"unit": "boiler", "input": "fuel valve", "size": 5.0}
-ASKED: dict[str, Any] = {"effect": "turbine", "changes": [FUEL], "horizon": 40, "level": 0.95, "draw": None}
-TABS = ("effect", "past", "explain", "restore", "forecast", "aggregate", "influence")
 HOSTILE = "<img src=x onerror=alert(1)><b>u&amp;"
 REFUSED = "Failed to load resource"  # what the browser says of any answer that is not a success
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("console") / "demo-output"
-    cf.fit(RECORDING, PLANT.locals()).save(folder / "fit")
-    RECORDING.save(folder / "recording.safetensors")
-    return folder / "fit"
-
-
-@pytest.fixture(scope="module")
-def console(model: Path) -> Iterator[Served]:
-    with serving(model) as served:
-        yield served
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with browsing() as found:
-        yield found
-
-
-@pytest.fixture
-def desk(browser: Browser, console: Served) -> Iterator[Desk]:
-    with sitting(browser, console.address) as found:
-        yield found
 
 
 def _answered(desk: Desk) -> str:
@@ -117,16 +96,42 @@ def _contrast(desk: Desk) -> None:
     assert not poor, poor
 
 
+NAMED = {"button", "combobox", "slider", "spinbutton", "checkbox", "radio", "tab", "link", "textbox", "listbox", "img"}
+
+
+def _named(session: CDPSession) -> None:
+    """A screen reader hears a name of every control."""
+    told = [
+        (node["role"]["value"], str(node.get("name", {}).get("value", "")).strip())
+        for node in session.send("Accessibility.getFullAXTree")["nodes"]
+        if not node["ignored"] and node.get("role", {}).get("value") in NAMED
+    ]
+    assert len(told) > 10
+    assert not [role for role, name in told if not name]
+
+
 def _background(page: Page) -> str:
     return str(page.evaluate("() => getComputedStyle(document.body).backgroundColor"))
 
 
-def test_light_and_dark_are_both_legible(desk: Desk, browser: Browser, console: Served) -> None:
+def test_light_and_dark_are_both_legible_and_every_control_has_a_name(
+    desk: Desk, browser: Browser, console: Served
+) -> None:
     page = desk.open(SEAT, "effect", ASKED)
     _answered(desk)
-    light = _background(page)
+    light, session = _background(page), desk.context.new_cdp_session(page)
     for _ in _walk(desk):
         _contrast(desk)
+        _named(session)
+    page.click("#tab-effect")
+    tree = page.locator("body").aria_snapshot()
+    for line in (
+        'tab "What if" [selected]', 'button "boiler, 2 inputs, cause" [pressed]',
+        'button "turbine, 2 inputs, own unit, affected"',
+        'slider "fuel valve of boiler, change in %"', 'spinbutton "fuel valve of boiler, exactly"',
+    ):  # fmt: skip
+        assert line in tree, tree
+    assert page.get_attribute("#sentence", "aria-live") == "polite"
     with sitting(browser, console.address, color_scheme="dark") as other:
         other.open(SEAT, "effect", ASKED)
         _answered(other)
@@ -142,7 +147,6 @@ def test_light_and_dark_are_both_legible(desk: Desk, browser: Browser, console: 
         assert _background(other.page) == light
     page.select_option("#theme", "dark")
     assert _background(page) == dark
-    page.click("#tab-effect")
     _answered(desk)
     paper = desk.until(
         lambda: page.evaluate("() => document.getElementById('answer-plot').layout?.paper_bgcolor"), "a plot"
@@ -228,34 +232,6 @@ def test_the_keyboard_reaches_everything_and_one_sees_where_it_is(desk: Desk, ki
     missed = page.evaluate("() => [...window.stops].map((one) => one.outerHTML.slice(0, 120))")
     assert not missed, missed
     assert not hidden, hidden
-
-
-NAMED = {"button", "combobox", "slider", "spinbutton", "checkbox", "radio", "tab", "link", "textbox", "listbox", "img"}
-
-
-def test_screen_readers_hear_a_name_of_every_control(desk: Desk) -> None:
-    page = desk.open(SEAT, "effect", ASKED)
-    _answered(desk)
-    session = desk.context.new_cdp_session(page)
-    for kind in _walk(desk):
-        nodes = session.send("Accessibility.getFullAXTree")["nodes"]
-        told = [
-            (node["role"]["value"], str(node.get("name", {}).get("value", "")).strip())
-            for node in nodes
-            if not node["ignored"] and node.get("role", {}).get("value") in NAMED
-        ]
-        assert len(told) > 10, kind
-        nameless = [role for role, name in told if not name]
-        assert not nameless, (kind, nameless)
-    page.click("#tab-effect")
-    tree = page.locator("body").aria_snapshot()
-    for line in (
-        'tab "What if" [selected]', 'button "boiler, 2 inputs, cause" [pressed]',
-        'button "turbine, 2 inputs, own unit, affected"',
-        'slider "fuel valve of boiler, change in %"', 'spinbutton "fuel valve of boiler, exactly"',
-    ):  # fmt: skip
-        assert line in tree, tree
-    assert page.get_attribute("#sentence", "aria-live") == "polite"
 
 
 def test_answers_are_there_before_the_drawing_library(desk: Desk) -> None:
@@ -457,47 +433,39 @@ def test_policies_and_a_token_that_is_gone(browser: Browser, tmp_path: Path) -> 
         assert page.inner_text("#connection") == "No token"
 
 
-def test_a_wrong_token_is_told_on_a_page(browser: Browser, model: Path) -> None:
-    with serving(model, "--token") as served, sitting(browser, served.address) as desk:
-        desk.expected = ("401",)
-        answer = desk.page.goto(f"{served.address}?token=wrong")
+def test_a_token_that_is_wrong_or_expires_says_so(browser: Browser, model: Path) -> None:
+    with serving(model, "--token", "--hours", "0.003") as served, sitting(browser, served.address) as desk:
+        desk.expected = ("401", REFUSED)
+        page = desk.page
+        answer = page.goto(f"{served.address}?token=wrong")
         assert answer is not None
         assert answer.status == 401
-        text = desk.page.inner_text("main")
+        text = page.inner_text("main")
         assert "open the address that it printed" in text
         assert "{" not in text
-        desk.page.goto(served.told)
-        desk.until(lambda: desk.page.locator("#graph .node").count(), "the page, once the token is right")
-
-
-def test_a_busy_console_is_asked_again(browser: Browser, model: Path) -> None:
-    busy = {"error": {"type": "Busy", "code": "busy", "message": "the console is busy", "status": 503}}
-    with serving(model) as served, sitting(browser, served.address) as desk:
-        desk.expected = ("503",)
-        refused = []
-
-        def once(route: Any) -> None:
-            if len(refused) < 2:
-                refused.append(route.request.url)
-                route.fulfill(status=503, headers={"Retry-After": "1"}, json=busy)
-            else:
-                route.continue_()
-
-        desk.page.route("**/api/seats/**", once)
-        desk.open()
-        desk.until(desk.drawn, "an answer, although the console was busy at first")
-        assert len(refused) == 2
-
-
-def test_a_token_that_expires_says_so(browser: Browser, model: Path) -> None:
-    with serving(model, "--token", "--hours", "0.003") as served, sitting(browser, served.address) as desk:
-        desk.expected = (REFUSED,)
-        page = desk.page
         page.goto(served.told)
         _answered(desk)
         desk.until(lambda: page.inner_text("#connection") == "Token expired", "the end of the token")
         assert page.inner_text("#banner").startswith("Token expired: start the console again")
         assert desk.sentence(), "what was answered stays"
+
+
+def test_a_busy_console_is_asked_again(desk: Desk) -> None:
+    busy = {"error": {"type": "Busy", "code": "busy", "message": "the console is busy", "status": 503}}
+    desk.expected = ("503",)
+    refused = []
+
+    def once(route: Any) -> None:
+        if len(refused) < 2:
+            refused.append(route.request.url)
+            route.fulfill(status=503, headers={"Retry-After": "1"}, json=busy)
+        else:
+            route.continue_()
+
+    desk.page.route("**/api/seats/**", once)
+    desk.open()
+    desk.until(desk.drawn, "an answer, although the console was busy at first")
+    assert len(refused) == 2
 
 
 def test_a_console_that_is_gone_and_comes_back(browser: Browser, model: Path) -> None:

@@ -49,9 +49,7 @@ def check(
     """
     if (refute is None) != (not change) or (refute is not None and recording is None):
         raise OptionError("--refute UNIT goes with --change UNIT.CHANNEL=NUMBER and --recording FILE, the fitted rows.")
-    if plot is not None:
-        output.check_ending("--plot", plot, ("png",))
-        output.check_new([plot], force)
+    output.check_file("--plot", plot, ("png",), force)
     fit = load(directory)
     rows = None if recording is None else inputs.load_recording(fit, recording)
     steps = int(horizon) if horizon.strip().isdigit() else as_steps(horizon, fit.plant.dt, "--horizon")

@@ -136,7 +136,5 @@ def stand_in(
         made = write_stand_in(dataset, version, folder, rows, seed)
         places = _places(out, [path.name for path in made], force)
         output.write_all({places[path.name]: path.read_bytes() for path in made}, force)
-    files = [str(path) for path in places.values()]
-    content = {"dataset": dataset, "files": files, "notice": "simulated numbers; not the real data set"}
-    title = f"A stand-in for {_TITLES[dataset]}: simulated numbers in its format, not the real data set."
-    return Told(content, [title, *files])
+    notice = "simulated numbers; not the real data set"
+    return Told({"dataset": dataset, "files": list(places.values()), "notice": notice})

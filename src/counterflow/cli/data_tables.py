@@ -55,7 +55,6 @@ _OPTIONS: dict[str, Any] = {  # names and kinds are those of TableOptions
 }
 _OF_TABLE = {name: (annotation, None) for name, annotation in (_SOURCE | _OPTIONS).items()}  # for `answering`
 _NEXT = "counterflow data inspect {} --federation federation.toml"
-_SUFFIXES = ("parquet", "feather", "csv")
 
 
 def _reading(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,9 +99,7 @@ def inspect_table(
 
     Example: counterflow data inspect --sql "select * from log" --database plant.db --federation federation.toml
     """
-    if federation is not None:
-        output.check_ending("--federation", federation, ("toml",))
-        output.check_new([federation], force)
+    output.check_file("--federation", federation, ("toml",), force)
     found = inspect(_opened(given))
     made = draft(found)
     if federation is not None:
@@ -209,20 +206,17 @@ def read(
 
     Example: counterflow data read --opcua opc.tcp://host:4840 --node "ns=2;s=Area1" --start 2024-11-01 --out a.parquet
     """
-    output.check_kind(out, _SUFFIXES, force)
+    output.check_file("--out", out, ("parquet", "feather", "csv"), force)
     table = _opened(given, opcua, nodes=node or [], start=start, stop=stop, security=security)
     frame = _frame(table)
     kind = out.suffix.lower()
     content = as_csv(frame) if kind == ".csv" else frame.write_ipc if kind == ".feather" else frame.write_parquet
     output.write_all({out: content}, force)
-    files = ", ".join(f"{file.name} ({file.kind})" for file in table.files[:5])
-    notes = [note.text for note in table.notes]
-    told = {
-        "table": out, "rows": len(frame), "time": table.time_name, "channels": list(table.channels),
-        "units": table.measures, "notes": notes,
-    }  # fmt: skip
-    lines = [f"{files}: {len(frame)} rows, {len(table.channels)} channels.", *notes, ""]
-    return Told(told, [*lines, f"table: {out}", f"next: {_NEXT.format(out)}"])
+    return Told({
+        "table": out, "files": [f"{file.name} ({file.kind})" for file in table.files[:5]], "rows": len(frame),
+        "time": table.time_name, "channels": list(table.channels), "units": table.measures,
+        "notes": [note.text for note in table.notes], "next": [_NEXT.format(out)],
+    })  # fmt: skip
 
 
 def _frame(table: Table) -> polars.DataFrame:
@@ -258,7 +252,7 @@ def sample(
         target = out / made.name
         output.write_all({target: made.read_bytes()}, force)
     following = _NEXT.format(f'--sql "select * from log" --database {target}' if form == "sql" else target)
-    return Told({"file": target, "form": form, "next": following}, [f"log: {target}", f"next: {following}"])
+    return Told({"file": target, "form": form, "next": [following]})
 
 
 # ---- prepare
@@ -274,7 +268,7 @@ def prepare(
 
     Example: counterflow data prepare federation.toml --out recording.safetensors
     """
-    output.check_kind(out, ("safetensors",), force)
+    output.check_file("--out", out, ("safetensors",), force)
     found = read_federation(federation)
     output.write_all({out: found.recording.save}, force)
     content = {

@@ -130,8 +130,7 @@ def backup(
 
     Example: counterflow federation backup boiler-site --to /backup/boiler-2026-07-01.zip
     """
-    told = backups.backup(PlantFolder.open(folder), to)
-    return Told({"file": to, **told}, [f"written: {to}, up to entry {told['mark'][1]} of the budget"])
+    return Told({"file": to, **backups.backup(PlantFolder.open(folder), to)})
 
 
 @answering()
@@ -149,5 +148,4 @@ def restore(
     Example: counterflow federation restore boiler-site --from /backup/boiler-2026-07-01.zip
     """
     told = backups.restore(PlantFolder.open(folder), file, nothing_left_since)
-    done = f"restored: {' and '.join(told)}; what was there is kept beside it"
-    return Told({"restored": told}, [done if told else "all is in order: nothing done"])
+    return Told({"restored": told, "next": ["what was there is kept beside it" if told else "all was in order"]})

@@ -14,7 +14,7 @@ import typer
 from typer import Argument, Option
 
 from counterflow.cli import output
-from counterflow.cli.federation_service import budget_line, budget_of
+from counterflow.cli.federation_service import budget_of
 from counterflow.cli.options import Edges, Folder, Forbidden, known_edges, optional
 from counterflow.cli.output import INTERRUPTED, NOT_CONVERGED, OK, Format, Line, Part, Told, answering, picked
 from counterflow.errors import OptionError, StorageError
@@ -198,7 +198,8 @@ def approve_job(
         "budget": budget_of(plant),
     }  # fmt: skip
     if wanted is Format.table:
-        output.show(*_asked(told))
+        exact = Line("What leaves is exact, without noise.", "yellow")
+        output.show(*output.facts(told), *([exact] if privacy is None else []))
     if not yes:
         if wanted is Format.json or not sys.stdin.isatty():
             raise OptionError("approve-job asks before anything may leave: look at it on a terminal, or give --yes.")
@@ -207,19 +208,3 @@ def approve_job(
     with plant.site.audit() as audit:
         job_gate.approve(plant.folder, found, plant.unit, audit)
     return Told(told, ["", f"Approved. The coordinator goes on: federation fit --id {found.id}"])
-
-
-def _asked(told: dict[str, Any]) -> Iterator[Part]:
-    """What an owner must know of a job."""
-    privacy = told["privacy"]
-    yield Line(f"Job {told['id']} of {told['created']}, method {told['method']}", "bold")
-    yield f"digest: {told['sha256']}"
-    yield f"with: {', '.join(told['units'])}"
-    yield f"would leave: {' or '.join(told['kinds'])}, made of {told['rows']} rows"
-    if privacy is None:
-        yield Line("cost: exact numbers leave, without noise", "yellow")
-    else:
-        cost = f"cost: epsilon {privacy['epsilon']:g} at delta {privacy['delta']:g}"
-        yield f"{cost}, {privacy['window']} measurements protected as one"
-    if told["budget"] is not None:
-        yield budget_line(told["budget"])

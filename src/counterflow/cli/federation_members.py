@@ -13,7 +13,7 @@ from typer import Argument, Option
 
 from counterflow.cli.federation_file import read_federation
 from counterflow.cli.options import Folder
-from counterflow.cli.output import Format, Line, Part, Told, answering, noted, picked, show
+from counterflow.cli.output import Format, Line, Part, Told, answering, picked, show
 from counterflow.errors import OptionError, StorageError
 from counterflow.federation.engine import engine
 from counterflow.federation.policy import Policy
@@ -51,22 +51,16 @@ def init(
         f"--fingerprint {made.fingerprint} --log LOG"
     )
     service = next(made.folder.glob("*.service"))
-    content = {
+    return Told({
         **picked(made, "folder federation fingerprint"), "address": f"{made.host}:{made.port}",
-        "operator": made.operator, "join": line, "service": service,
-    }  # fmt: skip
-    parts = (
-        Line(f"Federation {made.federation} at {made.host}:{made.port}", "bold"),
-        f"fingerprint: {made.fingerprint}",
-        "",
-        "Send this line to every plant, and tell the fingerprint by another way, too:",
-        f"  {line}",
-        "",
-        f"For each file that comes back: counterflow federation approve {folder} UNIT.join",
-        f"Run it: counterflow federation start {folder}; or by systemd: {service}",
-        f"Keep {folder / 'authority'} safe: whoever has it can admit anybody.",
-    )
-    return Told(content, parts)
+        "operator": made.operator, "service": service, "join": line,
+        "next": [
+            "Send that line to every plant, and tell the fingerprint by another way, too.",
+            f"For each file that comes back: counterflow federation approve {folder} UNIT.join",
+            f"Run it: counterflow federation start {folder}; or by systemd: {service}",
+            f"Keep {folder / 'authority'} safe: whoever has it can admit anybody.",
+        ],
+    })  # fmt: skip
 
 
 @answering()
@@ -145,14 +139,14 @@ def join(
     if welcome is not None:
         plant = plant.welcome(welcome)
         service = plant.folder / f"counterflow-{plant.unit}.service"
-        content = {**picked(plant, "folder unit"), "state": "joined", "kit": plant.kit.folder, "service": service}
-        run = f"Run it: counterflow federation start {folder}; or by systemd: {service}"
-        return Told(content, [f"Unit {plant.unit} is a member of {plant.federation}.", run])
+        run = [f"Run it: counterflow federation start {folder}; or by systemd: {service}"]
+        about = picked(plant, "folder unit federation")
+        return Told({**about, "state": "joined", "kit": plant.kit.folder, "service": service, "next": run})
     if not replaced:
         return _asked(plant.renew() if new_key else plant, folder)
     plant.bind(recording, models.get(plant.unit) if model is None else load_model(model), text, begins)
-    done = f"{plant.label}: {', '.join(replaced)} replaced. Jobs that are not finished will refuse other data."
-    return Told({**picked(plant, "folder unit"), "state": "rebound", "replaced": replaced}, [done])
+    then = ["Jobs that are not finished will refuse other data."]
+    return Told({**picked(plant, "folder unit"), "state": "rebound", "replaced": replaced, "next": then})
 
 
 @answering()
@@ -209,10 +203,10 @@ def remove(
             time.sleep(0.1)
     own = [job.id for job in coordinator.jobs() if unit in job.units]
     open_jobs = [job for job in own if coordinator.site.state(job).get("state") != "finished"]
-    content = {"unit": unit, "certificate": gone.certificate, "server": cut, "unfinished": open_jobs}
-    text = f"{unit} is removed: its certificate {gone.certificate[:23]}... is refused from now on."
-    warning = f"these jobs cannot be finished without it: {', '.join(open_jobs)}; start new ones."
-    return Told(content, [text, *noted([warning] if open_jobs else [])])
+    then = ["Its certificate is refused from now on."]
+    then += [f"These jobs cannot be finished without it: {', '.join(open_jobs)}; start new ones."] if open_jobs else []
+    content = {"unit": unit, "certificate": gone.certificate, "server": cut, "unfinished": open_jobs, "next": then}
+    return Told(content)
 
 
 @answering()
@@ -239,15 +233,14 @@ def renew(
     elif authority:
         coordinator = coordinator.succeed()
     welcomes = {} if finish else coordinator.renew(units or ())
-    parts = [f"send to {unit}: {welcome}" for unit, welcome in welcomes.items()]
+    then = ["Send every plant its welcome."] if welcomes else []
     if not units:
-        parts.append(f"then restart the coordinator: federation stop {folder}, federation start {folder}")
-    if authority:
-        parts.append(f"fingerprint, for plants that join from now on: {coordinator.fingerprint}")
+        then.append(f"Restart the coordinator: federation stop {folder}, federation start {folder}")
     if finish:
-        parts.append("Certificates of the old authority are refused; late plants may still take their welcome.")
+        then.append("Certificates of the old authority are refused; late plants may still take their welcome.")
     lasting = certificates.lasting(coordinator.certificates())
-    return Told({"fingerprint": coordinator.fingerprint, "welcomes": welcomes, "certificates": lasting}, parts)
+    told = {"fingerprint": coordinator.fingerprint, "welcomes": welcomes, "certificates": lasting, "next": then}
+    return Told(told)
 
 
 def read_log(path: Path) -> tuple[Recording, dict[str, LocalModel], str]:
@@ -279,21 +272,16 @@ def _asking(given: Sequence[str]) -> dict[str, list[str]]:
 
 def _asked(plant: PlantFolder, folder: Path) -> Told:
     own, policy = plant.site.own(), plant.folder / "policy.toml"
-    untimed = "; it has no times, so its rows are taken to be the others'"
-    when = f", the first of {own.begins}" if own.begins else untimed
-    content = {
-        **picked(plant, "folder unit"), "state": "asked", "request": plant.join_file, "key": plant.key,
-        "policy": policy,
-    }  # fmt: skip
-    parts = (
-        Line(f"Unit {plant.unit} asks to join {plant.federation}.", "bold"),
-        f"Send to the coordinator: {plant.join_file}",
-        f"key, to compare by telephone: {plant.key}",
-        f"log: {len(own.y)} rows{when}; {'with a' if own.model is not None else 'no'} local model",
-        f"policy, yours to change: {policy} ({policy_line(plant.policy)})",
-        f"With its answer: counterflow federation join {folder} --welcome {plant.unit}.welcome",
-    )
-    return Told(content, parts)
+    return Told({
+        **picked(plant, "folder unit federation"), "state": "asked", "request": plant.join_file, "key": plant.key,
+        "policy": policy, "rows": len(own.y), "begins": own.begins or "no times: its rows are taken to be the others'",
+        "model": own.model is not None,
+        "next": [
+            f"Your policy, yours to change: {policy_line(plant.policy)}",
+            f"Send to the coordinator: {plant.join_file}; compare the key by telephone.",
+            f"With its answer: counterflow federation join {folder} --welcome {plant.unit}.welcome",
+        ],
+    })  # fmt: skip
 
 
 def policy_line(policy: Policy) -> str:

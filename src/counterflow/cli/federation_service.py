@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -13,10 +13,9 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from counterflow import wording
 from counterflow.cli import options, output
 from counterflow.cli.federation_members import policy_line
-from counterflow.cli.output import Line, Part, Told, answering, noted, picked
+from counterflow.cli.output import Line, Part, Told, answering, facts, listed, noted, picked
 from counterflow.errors import StorageError
 from counterflow.federation import job_gate, verify
 from counterflow.federation.audit import FILE, Audit
@@ -26,7 +25,6 @@ from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
 from counterflow.federation.sites.plant_folder import PlantFolder
 from counterflow.federation.sites.supervisor import WRITABLE, Folder, Keeper, Rule, Supervisor, opened
 from counterflow.files import appending, blaming
-from counterflow.notebook import Table
 from counterflow.printable import shown
 from counterflow.privacy import Ledger
 
@@ -129,17 +127,8 @@ def status(folder: options.Folder) -> Told:
         "process": process, "certificates": certificates.lasting(site.certificates()),
     }  # fmt: skip
     presence = members.presence(site.folder) if process is not None else {}
-    of, parts = (of_coordinator, _coordinator) if isinstance(site, CoordinatorFolder) else (of_plant, _plant)
-    told |= of(site, presence)  # type: ignore[arg-type]
-
-    def every() -> Iterator[Part]:
-        yield Line(f"{site.label}: {f'runs (process {process})' if process is not None else 'is not running'}", "bold")
-        yield f"fingerprint of the authority: {told['fingerprint']}"
-        yield from parts(told)
-        yield from noted([one["warning"] for one in told["certificates"] if one["warning"]])
-        yield from noted([one["text"] for one in told.get("books", [])])
-
-    return Told(told, every())
+    told |= of_coordinator(site, presence) if isinstance(site, CoordinatorFolder) else of_plant(site, presence)
+    return Told(told, _shown(told, site.label))
 
 
 def of_coordinator(site: CoordinatorFolder, presence: dict[str, Any]) -> dict[str, Any]:
@@ -209,47 +198,27 @@ def _jobs(path: Path) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def _coordinator(told: dict[str, Any]) -> Iterator[Part]:
-    yield f"address: {told['address']}"
-    yield from _listed("plants", told["plants"], "unit organisation inputs connected")
-    yield from _listed("removed", told["removed"], "unit removed")
-    yield from _listed("jobs", told["jobs"], "id method private state exchanges bytes_up bytes_down")
-    yield from noted([f"{job['id']}: {job['reason']}" for job in told["jobs"] if job.get("reason")])
+_COLUMNS = {  # of the tables of a status, by its role and the name in JSON
+    CoordinatorFolder.ROLE: {
+        "plants": "unit organisation inputs connected", "removed": "unit removed",
+        "jobs": "id method private state exchanges bytes_up bytes_down",
+    },
+    PlantFolder.ROLE: {"jobs": "id last messages bytes refused"},
+}  # fmt: skip
 
 
-def _plant(told: dict[str, Any]) -> Iterator[Part]:
-    yield ("connected" if told["connected"] else "not connected") if told["welcomed"] else "waits for its welcome"
-    yield f"key: {told['key']}"
-    yield f"log: {told['rows']} rows, {'with' if told['model'] else 'without'} a local model"
-    yield f"policy: {told['policy']}"
-    if told["budget"] is not None:
-        yield budget_line(told["budget"])
-    yield Line(f"audit: {told['audit']['told']}", "" if told["audit"]["in_order"] else "red")
-    yield from _listed("jobs", told["jobs"], "id last messages bytes refused")
+def _shown(told: dict[str, Any], label: str) -> Iterator[Part]:
+    process, audit = told["process"], told.get("audit")
+    yield Line(f"{label}: {f'runs (process {process})' if process is not None else 'is not running'}", "bold")
+    tables, apart = _COLUMNS[told["role"]], ("running", "process", "certificates", "audit", "waiting", "books")
+    yield from facts({name: value for name, value in told.items() if name not in (*tables, *apart)})
+    if audit is not None:
+        yield Line(f"audit: {audit['told']}", "" if audit["in_order"] else "red")
+    yield from (listed(name, told[name], columns.split()) for name, columns in tables.items() if told[name])
     let_run = f"waits for its owner: counterflow federation approve-job {told['folder']}"
-    yield from noted([f"job {one['id']} {let_run} {one['id']}" for one in told["waiting"]])
-
-
-def _listed(title: str, rows: Sequence[Mapping[str, Any]], columns: str) -> Iterator[Table]:
-    """A table of what JSON has as a list, unless it is empty."""
-    names = columns.split()
-    if rows:
-        yield Table(title, [name.replace("_", " ") for name in names], [
-            [_cell(row.get(name)) for name in names] for row in rows
-        ], left=len(names))  # fmt: skip
-
-
-def _cell(value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, list):
-        return ", ".join(value)
-    return f"{value:,}" if isinstance(value, int) else str(value or "")
-
-
-def budget_line(budget: dict[str, Any]) -> str:
-    """A budget in words."""
-    return (
-        f"budget: epsilon {wording.number(budget['spent'])} of {wording.exact(budget['epsilon'])} is spent; one "
-        f"more release of up to {wording.number(budget['room'])} fits in"
-    )
+    yield from noted([
+        *(f"{job['id']}: {job['reason']}" for job in told["jobs"] if job.get("reason")),
+        *(f"job {one['id']} {let_run} {one['id']}" for one in told.get("waiting", [])),
+        *(one["warning"] for one in told["certificates"] if one["warning"]),
+        *(one["text"] for one in told.get("books", [])),
+    ])  # fmt: skip

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 import typer
 from typer import Option
 
+from counterflow import wording
 from counterflow._version import __version__
 from counterflow.caveats import CAUTION, CHOICE, CLEAR, FAILS, VERDICTS, Caveat, by_weight, verdict_of, weighing
 from counterflow.errors import CounterflowError, OptionError, StorageError, UnidentifiedError
@@ -79,12 +80,12 @@ Part = str | Line | Table  # of what a terminal shows
 class Told:
     """What a command has found out.
 
-    ``content`` for programs; ``parts`` for people, made only if they are wanted; ``code``: the exit code. With --out:
-    ``frame`` for a .csv or .parquet, ``figure`` for a .png.
+    ``content`` for programs; ``parts`` for people, made only if they are wanted, or else the ``facts`` of the content;
+    ``code``: the exit code. With --out: ``frame`` for a .csv or .parquet, ``figure`` for a .png.
     """
 
     content: Mapping[str, Any]
-    parts: Iterable[Part] = ()
+    parts: Iterable[Part] | None = None
     code: int = OK
     frame: Callable[[], polars.DataFrame] | None = None
     figure: Callable[[], Figure] | None = None
@@ -115,14 +116,15 @@ def answering(*kinds: str, options: Options | None = None) -> Callable[[Callable
 
         def command(ctx: typer.Context, answer_format: Format, **given: Any) -> None:
             out, force = (given.get("out"), given.get("force", False)) if kinds else (None, False)
-            check_kind(out, kinds, force)
+            check_file("--out", out, kinds, force)
             told = run(**{name: {**given, "wanted": answer_format}[name] for name in own})
             if out is not None:
                 write_all({out: _file_of(told, out, _envelope(ctx, told))}, force)
             if answer_format is Format.json:
                 print(as_json(_envelope(ctx, told)))
             else:
-                show(*told.parts, *(["", f"written: {out}"] if out is not None else []))
+                parts = facts(told.content) if told.parts is None else told.parts
+                show(*parts, *(["", f"written: {out}"] if out is not None else []))
             if told.code:
                 raise typer.Exit(told.code)
 
@@ -232,6 +234,39 @@ def show(*parts: Part) -> None:
             terminal().print(grid)
             if part.more:
                 print_line(part.more)
+
+
+def facts(content: Mapping[str, Any]) -> Iterator[Part]:
+    """What JSON has, for people: a line for a value, a table for objects; "caveats" below, then what to do "next"."""
+    for name, value in content.items():
+        title = name.replace("_", " ")
+        if name in ("caveats", "next") or value is None or value in ("", [], (), {}):
+            continue
+        if isinstance(value, (list, tuple)) and isinstance(value[0], Mapping):
+            yield listed(title, value, list(value[0]))
+        else:
+            yield f"{title}: {_cell(value)}"
+    yield from noted(content.get("caveats", ()))
+    if content.get("next"):
+        yield from ("", *content["next"])
+
+
+def listed(title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Table:
+    """A table of what JSON has as a list of objects."""
+    cells = [[_cell(row.get(name)) for name in columns] for row in rows]
+    return Table(title, [name.replace("_", " ") for name in columns], cells, left=len(columns))
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name.replace('_', ' ')} {_cell(entry)}" for name, entry in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_cell, value))
+    if isinstance(value, float):
+        return wording.exact(value)
+    return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def noted(notes: Sequence[str | Caveat]) -> Iterator[Part]:
@@ -350,19 +385,14 @@ def write_all(files: Mapping[Path, Content], force: bool) -> None:
         raise
 
 
-def check_kind(out: Path | None, kinds: Sequence[str], force: bool) -> None:
-    """Refuse, before any work is done, an --out of a kind that this command does not write."""
-    if out is None:
+def check_file(option: str, path: Path | None, kinds: Sequence[str], force: bool) -> None:
+    """Refuse, before any work is done, a file whose name does not end as its kind does, or that is in the way."""
+    if path is None:
         return
-    check_ending("--out", out, kinds)
-    check_new([out], force)
-
-
-def check_ending(option: str, path: Path, kinds: Sequence[str]) -> None:
-    """Refuse a file whose name does not end as its kind does."""
     if path.suffix.lower().lstrip(".") not in kinds:
         endings = " or ".join(f".{kind}" for kind in kinds)
         raise OptionError(f"{option} {str(path)!r}: the name must end in {endings}.")
+    check_new([path], force)
 
 
 def png(figure: Figure, dpi: int) -> bytes:

@@ -53,14 +53,11 @@ def open_ledgers(
     for name, path in zip(unit, paths, strict=True):
         with Ledger.create(path, name, epsilon, delta, window) as opened:
             made.append({"unit": name, "file": path, "created": opened.created})
-    each = "" if len(made) == 1 else " each"
-    parts = (
-        f"Budget: epsilon {wording.exact(epsilon)} at delta {wording.exact(delta)}{each}, for {protects(window)}.",
-        *(f"ledger: {path}" for path in paths),
-        "",
-        "Keep these files with the units and never put an old copy back: it would forget what was spent.",
-    )
-    return Told({"epsilon": epsilon, "delta": delta, "window": window, "ledgers": made}, parts)
+    keep = "Keep these files with the units and never put an old copy back: it would forget what was spent."
+    return Told({
+        "epsilon": epsilon, "delta": delta, "window": window, "protects": protects(window), "ledgers": made,
+        "next": [keep],
+    })  # fmt: skip
 
 
 def protects(window: int) -> str:

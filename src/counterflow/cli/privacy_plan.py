@@ -12,7 +12,7 @@ import numpy as np
 from typer import Option
 
 from counterflow import wording
-from counterflow.arrays import FloatArray
+from counterflow.arrays import FloatArray, block_diagonal
 from counterflow.caveats import Caveat
 from counterflow.cli.federation_file import read_plant
 from counterflow.cli.options import Delta, Window
@@ -135,23 +135,22 @@ def _errors(
 ) -> dict[str, Any]:
     """What is expected of a task: of all plans together, and below each row what is expected of it."""
     alone, *under = expected_errors(task, [None, *private])
-    told: dict[str, Any] = {"rows": task.rows, "wanted_error": WANTED_ERROR, "error_without_privacy": alone.error}
-    by_rows: Sequence[Expected] = under
-    if task.from_logs:
-        told["from_logs"] = True
-    elif task.release == "moments":
-        bare, *by_rows = expected_errors(task, [None, *private], "rows")
-        told |= {"error_without_privacy": bare.error, "error_of_moments_without_privacy": alone.error}
-    for row, found, other in zip(rows, under, by_rows, strict=True):
-        noise_free = found.error if task.release == "rows" else alone.error
-        needed = needed_rows(task.rows, found.error, noise_free)
-        if task.from_logs:
-            row |= {"release": "moments", "rows_needed": needed if found.error < DROWNED else None}
-        else:
-            row |= {"release": task.release, "rows_needed": needed, "error_of_rows": other.error}
-            row["rows_needed_of_rows"] = needed_rows(task.rows, other.error, other.error)
-        row |= {"error": found.error, "clipped": found.clipped}
     notes += _notes(under)
+    told: dict[str, Any] = {"rows": task.rows, "wanted_error": WANTED_ERROR, "error_without_privacy": alone.error}
+    for row, found in zip(rows, under, strict=True):
+        noise_free = found.error if task.release == "rows" else alone.error
+        row |= {"error": found.error, "clipped": found.clipped, "release": task.release}
+        row["rows_needed"] = needed_rows(task.rows, found.error, noise_free)
+        if task.from_logs:
+            row["release"] = "moments"
+            row["rows_needed"] = row["rows_needed"] if found.error < DROWNED else None
+    if task.from_logs:
+        return told | {"from_logs": True}
+    if task.release == "moments":
+        bare, *under = expected_errors(task, [None, *private], "rows")
+        told |= {"error_without_privacy": bare.error, "error_of_moments_without_privacy": alone.error}
+    for row, found in zip(rows, under, strict=True):
+        row |= {"error_of_rows": found.error, "rows_needed_of_rows": needed_rows(task.rows, found.error, found.error)}
     return told
 
 
@@ -211,33 +210,24 @@ def _by_rows(task: Task, recording: Recording, privacy: Privacy | None) -> Expec
 
 
 def _by_moments(task: Task, recording: Recording, privacy: Privacy | None) -> Expected:
-    plant, names = task.plant, task.plant.names
-    known = task.known
+    plant, known = task.plant, task.known
     options = {} if known is None else {"edges": known.edges, "forbidden": known.forbidden}
-    asked = LocalTask("moments", {unit.name: unit.inputs for unit in plant.units}, options, privacy=privacy)
-    own = {n: UnitData(plant.unit(n), recording[n].y, recording[n].u, task.models[n]) for n in names}
-    units = {n: ExchangeUnit(MOMENTS, asked, own[n]) for n in names}
-    done, states, _ = engine.run(MOMENTS.server(asked), units)
-    assert isinstance(done, ExchangeServer)
+    own = {n: UnitData(plant.unit(n), recording[n].y, recording[n].u, task.models[n]) for n in plant.names}
+    done, clipped = _exchanged(MOMENTS, task, own, options, privacy)
     design = done.work
     covariance = design.spread_at(plant.A, plant.B, done.kept.moments)
-    return Expected(_relative(plant, Uncertainty(design.parameters, covariance)), _clipped(states))
+    return Expected(_relative(plant, Uncertainty(design.parameters, covariance)), clipped)
 
 
 def _from_logs(task: Task, recording: Recording, privacy: Privacy | None) -> Expected:
     """Channels are scaled by their limits; those without by ``RANGE`` standard deviations of what they do here."""
-    plant, names = task.plant, task.plant.names
-    inputs = {unit.name: unit.inputs for unit in plant.units}
-    asked = LocalTask("moments", inputs, {"memory": task.memory}, privacy=privacy, from_logs=True)
-    rows = {unit.name: recording[unit.name] for unit in plant.units}
-    own = {n: UnitData(_ranged(plant.unit(n), rows[n].y), rows[n].y, rows[n].u) for n in names}
-    units = {n: ExchangeUnit(LOG_MOMENTS, asked, own[n]) for n in names}
-    done, states, _ = engine.run(LOG_MOMENTS.server(asked), units)
-    assert isinstance(done, ExchangeServer)
+    plant = task.plant
+    own = {n: UnitData(_ranged(plant.unit(n), recording[n].y), recording[n].y, recording[n].u) for n in plant.names}
+    done, clipped = _exchanged(LOG_MOMENTS, task, own, {"memory": task.memory}, privacy)
     design = done.work
     functions = design.bank.functions[: design.bank.memory]
     missed = whole = 0.0
-    for effect, found in zip(names, done.kept.found.estimates, strict=True):
+    for effect, found in zip(plant.names, done.kept.found.estimates, strict=True):
         weights = found.weights.reshape(len(found.level), len(design.scale), -1)
         estimate = np.einsum("lk,ouk->lou", functions, weights)
         width = ranges(own[effect].unit, own[effect].y, privacy is not None)[1]
@@ -248,13 +238,19 @@ def _from_logs(task: Task, recording: Recording, privacy: Privacy | None) -> Exp
         whole += float(np.square(truth[..., others]).sum())
     if whole == 0:
         raise OptionError("privacy plan: no unit acts on another here, so there is no relative error of effects.")
-    return Expected(math.sqrt(missed / whole), _clipped(states))
+    return Expected(math.sqrt(missed / whole), clipped)
 
 
-def _clipped(states: Mapping[str, Any]) -> float:
-    """The largest share of a unit's rows that clipping would change."""
+def _exchanged(
+    release: Any, task: Task, own: Mapping[str, UnitData], options: dict[str, Any], privacy: Privacy | None
+) -> tuple[ExchangeServer, float]:
+    """The server when all units have sent their release, and the largest share of a unit's rows that was clipped."""
+    inputs = {unit.name: unit.inputs for unit in task.plant.units}
+    asked = LocalTask("moments", inputs, options, privacy=privacy, from_logs=task.from_logs)
+    done, states, _ = engine.run(release.server(asked), {n: ExchangeUnit(release, asked, own[n]) for n in own})
+    assert isinstance(done, ExchangeServer)
     releases = [state.release for state in states.values()]
-    return max((release.clipped for release in releases if isinstance(release, AddedNoise)), default=0.0)
+    return done, max((each.clipped for each in releases if isinstance(each, AddedNoise)), default=0.0)
 
 
 def _ranged(unit: Unit, y: FloatArray) -> Unit:
@@ -290,9 +286,9 @@ def needed_rows(rows: int, error: float, without_noise: float) -> int | None:
 
 def _relative(plant: Plant, spread: Uncertainty) -> float:
     """Standard errors of all couplings together, over the couplings."""
-    owners = [np.repeat(np.arange(len(plant.units)), [getattr(unit, width) for unit in plant.units])
-              for width in ("states", "n_inputs")]  # fmt: skip
-    between = owners[0][:, None] != np.concatenate(owners)
+    owned = [block_diagonal([np.ones_like(model.A) for model in plant.locals().values()]),
+             block_diagonal([np.ones_like(model.B) for model in plant.locals().values()])]  # fmt: skip
+    between = np.hstack(owned) == 0
     size = float(np.linalg.norm(np.hstack([plant.A, plant.B])[between]))
     if size == 0:
         raise OptionError("privacy plan: no unit acts on another here, so there is no relative error of couplings.")
@@ -315,24 +311,20 @@ def _of_fit(directory: Path, logs: bool) -> Task:
 
 
 def _notes(under: Sequence[Expected]) -> list[Caveat]:
-    notes = []
     clipped = max(found.clipped for found in under)
-    if clipped > CLIPPED:
-        text = (
+    told = {
+        "clipped-rows": clipped > CLIPPED and (
             f"clipping would change up to {wording.percent(round(clipped, 3))} of a unit's rows; what that does to the "
             "estimate is not in the errors"
-        )
-        notes.append(Caveat("clipped-rows", "", text))
-    if any(found.error > DROWNED for found in under):
-        text = (
+        ),
+        "drowned-by-noise": any(found.error > DROWNED for found in under) and (
             "errors near or above 100 % say that couplings or effects would be lost in the noise, not how far off they "
             "are: plan for more rows, a larger epsilon or, from logs, a shorter memory"
-        )
-        notes.append(Caveat("drowned-by-noise", "", text))
-    if any(not math.isfinite(found.error) for found in under):
-        text = "some couplings are not determined by these inputs, with or without privacy"
-        notes.append(Caveat("undetermined", "", text))
-    return notes
+        ),
+        "undetermined": any(not math.isfinite(found.error) for found in under)
+        and "some couplings are not determined by these inputs, with or without privacy",
+    }  # fmt: skip
+    return [Caveat(code, "", text) for code, text in told.items() if text]
 
 
 def _shown(told: dict[str, Any]) -> Iterator[Part]:

@@ -45,7 +45,7 @@ def simulate(
 
     Example: counterflow simulate --out recording.safetensors --units boiler,turbine --inputs valve,pump --steps 2000
     """
-    output.check_ending("--out", out, ("safetensors",))
+    output.check_file("--out", out, ("safetensors",), force)
     random = {name: value for name, value in given.items() if value is not None}
     if plant is not None and random:
         raise OptionError(f"--plant describes the units: leave --{next(iter(random)).replace('_', '-')} out.")

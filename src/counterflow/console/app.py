@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial, wraps
-from importlib.resources import files
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import FileResponse, JSONResponse, Response
+from fastapi.staticfiles import StaticFiles
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
@@ -25,14 +23,14 @@ from counterflow.console import answers, forms, metrics, views
 from counterflow.console.admission import METRICS, problem
 from counterflow.console.opening import Opened, open_model
 from counterflow.console.views import AnswerResponse, Failure, Here
-from counterflow.errors import CounterflowError, StorageError
+from counterflow.errors import CounterflowError
 from counterflow.plant import Recording
 from counterflow.questions.question import Request as AnyQuestion
 from counterflow.questions.registry import QUESTIONS
 
 STATUS: tuple[tuple[type[CounterflowError], int], ...] = (
     (errors.UnidentifiedError, 409), (errors.UnstableError, 409), (errors.UnknownNameError, 404),
-    (errors.PrivacyError, 403), (StorageError, 503), (errors.ProtocolError, 503), (CounterflowError, 400),
+    (errors.PrivacyError, 403), (errors.StorageError, 503), (errors.ProtocolError, 503), (CounterflowError, 400),
 )  # fmt: skip
 Responses = dict[int | str, dict[str, Any]]
 Turn = AbstractContextManager[Any]
@@ -55,7 +53,7 @@ FILE: Responses = {200: {"description": "The file.", "content": {each: {} for ea
 DESCRIPTION = """Ask a fitted federation from scripts as the page does. A *seat* is a point of view: `server`, or
 `unit:<name>`. Numbers that are not known are null; row k of an effect is k+1 steps after the change began."""
 AT_WORK = 4  # computations at once: more would only keep one another, and the network, from the interpreter's lock
-STATIC = files("counterflow.console") / "static"
+STATIC = Path(__file__).parent / "static"
 
 
 def create(
@@ -79,16 +77,21 @@ def application(opened: Opened) -> FastAPI:
     here = any(seat.server is not None for seat in opened.seats.values())  # or questions wait for another machine
     apart = partial(_apart, turn=threading.BoundedSemaphore(AT_WORK) if here else nullcontext())
 
-    for path, summary, view in views.VIEWS:
-        schema = get_type_hints(view)["return"]
-        app.get(path, response_model=schema, summary=summary, responses=WRONG)(apart(view))
+    for path, summary, schema, view in views.VIEWS:
+        app.get(path, response_model=schema, summary=summary, responses=WRONG)(apart(view, model=schema))
     for question in QUESTIONS.values():
-        path, work = f"/api/seats/{{seat}}/{question.tab}", apart(_asking(question))
+        path, work = f"/api/seats/{{seat}}/{question.tab}", apart(_asking(question), model=AnswerResponse)
         app.post(path, response_model=AnswerResponse, summary=question.title, responses=WRONG)(work)
     path, summary = "/api/seats/{seat}/export/{kind}", "An answer as a file"
     app.post(path, summary=summary, response_class=Response, responses=FILE | WRONG)(apart(_export))
     app.get(METRICS, include_in_schema=False)(_apart(_metrics))
-    _serve_page(app)
+    # plotly.js comes with the Python package of that name
+    app.mount("/static", StaticFiles(directory=STATIC, packages=[("plotly", "package_data")]))
+
+    @app.get("/", include_in_schema=False)
+    async def page() -> Response:
+        return FileResponse(STATIC / "index.html")
+
     return app
 
 
@@ -112,8 +115,13 @@ def _metrics(request: Request) -> Response:
     return Response(metrics.text([*counted, *metrics.facts(request.app.state.opened)]), media_type=metrics.TEXT)
 
 
-def _apart(work: Callable[..., Response | BaseModel], turn: Turn | None = None) -> Callable[..., Any]:
-    """``work`` in a thread of its own, which nobody waits for when the console ends; ``turn`` is held meanwhile."""
+def _apart(
+    work: Callable[..., Any], turn: Turn | None = None, model: type[BaseModel] | None = None
+) -> Callable[..., Any]:
+    """``work`` in a thread of its own, which nobody waits for when the console ends; ``turn`` is held meanwhile.
+
+    ``model``: what of its result is told.
+    """
 
     @wraps(work)
     async def asked(**given: Any) -> Response:
@@ -124,8 +132,8 @@ def _apart(work: Callable[..., Response | BaseModel], turn: Turn | None = None) 
             try:
                 with turn or nullcontext():
                     found = work(**given)
-                    if isinstance(found, BaseModel):
-                        text = found.model_dump_json(exclude_unset=isinstance(found, AnswerResponse))
+                    if model is not None:
+                        text = model.model_validate(found).model_dump_json(exclude_unset=model is AnswerResponse)
                         found = Response(text, media_type="application/json")
                 settle = partial(done.set_result, found)
             except Exception as error:
@@ -137,46 +145,6 @@ def _apart(work: Callable[..., Response | BaseModel], turn: Turn | None = None) 
         return await done
 
     return asked
-
-
-def _serve_page(app: FastAPI) -> None:
-    """The page and what it loads: named one by one at the start, so that no request names a path."""
-    root = Path(str(STATIC))
-    places = {place.relative_to(root).as_posix(): place for place in root.rglob("*") if place.suffix in _TYPES}
-    places["plotly.min.js"] = _plotly()
-    known = {name: (place.read_bytes(), _TYPES[place.suffix]) for name, place in places.items()}
-    tags = {name: f'"{hashlib.sha256(content).hexdigest()[:32]}"' for name, (content, _) in known.items()}
-
-    @app.get("/", include_in_schema=False)
-    async def page(request: Request) -> Response:
-        return await static("index.html", request)
-
-    @app.get("/static/{name:path}", include_in_schema=False)
-    async def static(name: str, request: Request) -> Response:
-        if name not in known:
-            raise HTTPException(404, f"no file {name!r:.100}")
-        if request.headers.get("if-none-match") == tags[name]:  # the browser has it
-            return Response(status_code=304, headers={"ETag": tags[name]})
-        content, kind = known[name]
-        return Response(content, media_type=kind, headers={"ETag": tags[name]})
-
-
-_TYPES = {
-    ".html": "text/html; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".svg": "image/svg+xml",
-}
-
-
-def _plotly() -> Path:
-    found = find_spec("plotly")
-    place = Path(str(found.origin)).parent / "package_data" / "plotly.min.js" if found and found.origin else None
-    if place is None or not place.is_file():
-        raise StorageError(
-            "the console draws with plotly.js from the plotly package: pip install 'counterflow[console]'."
-        )
-    return place
 
 
 # ---- errors

@@ -1,7 +1,7 @@
 """What a seat sees before it asks anything: units and channels, influence graph, checks, training, its own log.
 
-Each view is a function and the model of what it tells; numbers that are not known are null. ``AnswerResponse`` is what
-every answer has.
+A view is a function; its model says what of its objects is told. Numbers that are not known are null.
+``AnswerResponse`` is what every answer has.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from fastapi import Depends, Query, Request
-from pydantic import BaseModel, BeforeValidator
+from pydantic import BaseModel, BeforeValidator, Field
 
 from counterflow._version import __version__
-from counterflow.arrays import FloatArray
-from counterflow.checks.verdicts import worst
+from counterflow.checks.verdicts import Verdict, worst
 from counterflow.console import forms
 from counterflow.console.opening import Opened
 from counterflow.console.seats import Seat
 from counterflow.errors import CounterflowError, OptionError, UnknownNameError
 from counterflow.fits.engine import Traffic
+from counterflow.notebook import Table
 from counterflow.plant import PublicUnit, Unit
 from counterflow.plant.calendar import as_rows
 from counterflow.plant.units import unknown_name
@@ -31,8 +31,9 @@ from counterflow.report import Clock
 from counterflow.report.composition import acting_directly, assumptions
 
 Known = Annotated[float | None, BeforeValidator(finite)]
-Verdict = Literal["pass", "caution", "fail", "unknown"]
-VIEWS: list[tuple[str, str, Callable[..., BaseModel]]] = []  # path, summary, view
+Kind = Literal["unit", "server"]
+View = Callable[..., Any]
+VIEWS: list[tuple[str, str, type[BaseModel], View]] = []  # path, summary, model, view
 
 _DRAWN = {  # of the server's history: its name there, the name that is shown, the plot that it belongs to
     "server_loss": ("server loss", "loss"),
@@ -60,18 +61,22 @@ async def seat_of(seat: str, request: Request) -> Seat:
 Here = Annotated[Seat, Depends(seat_of)]
 
 
-def view(path: str, summary: str) -> Callable[[Callable[..., BaseModel]], Callable[..., BaseModel]]:
-    def add(work: Callable[..., BaseModel]) -> Callable[..., BaseModel]:
-        VIEWS.append((f"/api/seats{path}", summary, work))
+def view(path: str, model: type[BaseModel], summary: str) -> Callable[[View], View]:
+    def add(work: View) -> View:
+        VIEWS.append((f"/api/seats{path}", summary, model, work))
         return work
 
     return add
 
 
+class Response(BaseModel, from_attributes=True):
+    """Read from a mapping or from an object of the library, whose attributes are fields."""
+
+
 # ---- answers and errors
 
 
-class CaveatResponse(BaseModel):
+class CaveatResponse(Response):
     code: str
     scope: str
     text: str
@@ -86,17 +91,7 @@ class Course(BaseModel, extra="allow"):
     measured_in: str
 
 
-class TableResponse(BaseModel):
-    """Rows of text; all columns but the first ``left`` are numbers."""
-
-    title: str
-    columns: list[str]
-    rows: list[list[str]]
-    left: int
-    more: str
-
-
-class AnswerResponse(BaseModel, extra="allow"):
+class AnswerResponse(Response, extra="allow"):
     """What every answer has; what else it has stands in the JSON of that question's answer. Numbers that are not known
     are null."""
 
@@ -111,7 +106,7 @@ class AnswerResponse(BaseModel, extra="allow"):
     caveats: list[CaveatResponse]
     window: str  # what is said of all rows together; "" where an answer has none
     verdict: Literal["fails", "caution", "clear"]
-    tables: list[TableResponse]
+    tables: list[Table]
     drawn: list[Course] | Course | None = None
 
 
@@ -131,30 +126,32 @@ class Failure(BaseModel):
 # ---- seats
 
 
-class SeatOffer(BaseModel, from_attributes=True):
+class SeatOffer(Response):
     id: str
-    kind: Literal["unit", "server"]
+    kind: Kind
     unit: str | None
 
 
-class Seats(BaseModel):
-    version: str
+class Seats(Response):
+    version: str = __version__
     title: str
     started: str  # another one after every start: a page that was open before should be read anew
     seats: list[SeatOffer]
     first: str
 
 
-@view("", "Points of view that this console offers")
-def seats(opened: Annotated[Opened, Depends(opened_by)]) -> Seats:
-    offers = [SeatOffer.model_validate(seat) for seat in opened.seats.values()]
-    return Seats(version=__version__, title=opened.title, started=opened.started, seats=offers, first=offers[0].id)
+@view("", Seats, "Points of view that this console offers")
+def seats(opened: Annotated[Opened, Depends(opened_by)]) -> dict[str, Any]:
+    return {
+        "title": opened.title, "started": opened.started, "seats": list(opened.seats.values()),
+        "first": next(iter(opened.seats)),
+    }  # fmt: skip
 
 
 # ---- units, channels, and what may be asked
 
 
-class CalendarResponse(BaseModel):
+class CalendarResponse(Response):
     """Row k is at ``begins`` + k * ``step`` (milliseconds since 1970), and later by the ``jumps`` [row, milliseconds]
     before it. Without a zone, the times are local ones of a place that is not known."""
 
@@ -164,12 +161,12 @@ class CalendarResponse(BaseModel):
     jumps: list[tuple[int, float]]
 
 
-class Permission(BaseModel):
+class Permission(Response):
     allowed: bool
     reason: str
 
 
-class EntryResponse(BaseModel):
+class EntryResponse(Response):
     """One entry of a question's form."""
 
     name: str
@@ -186,9 +183,9 @@ class QuestionResponse(Permission):
     form: list[EntryResponse] = []
 
 
-class OutputResponse(BaseModel):
+class OutputResponse(Response):
     name: str
-    measured_in: str
+    measured_in: str = Field(validation_alias="unit")
 
 
 class InputResponse(OutputResponse, Permission):
@@ -197,7 +194,7 @@ class InputResponse(OutputResponse, Permission):
     last: float | None
 
 
-class UnitResponse(BaseModel):
+class UnitResponse(Response):
     name: str
     states: int
     own: bool
@@ -206,9 +203,9 @@ class UnitResponse(BaseModel):
     outputs: list[OutputResponse]
 
 
-class PlantResponse(BaseModel):
+class PlantResponse(Response):
     seat: str
-    kind: Literal["unit", "server"]
+    kind: Kind
     unit: str | None
     method: str
     dt: float
@@ -224,68 +221,65 @@ class PlantResponse(BaseModel):
     loops: list[dict[str, str]]  # unit, input, reads, law: those of this unit, which can be supposed to follow another
 
 
-@view("/{seat}/plant", "Units, channels, and what may be asked")
-def plant(seat: Here) -> PlantResponse:
+@view("/{seat}/plant", PlantResponse, "Units, channels, and what may be asked")
+def plant(seat: Here) -> dict[str, Any]:
     try:
         count: int | None = seat.asked.rows
     except CounterflowError:
         count = None
     dates = seat.calendar
     from_logs = any(caveat.code == "model-form" for caveat in seat.caveats)  # fits from logs have a note of their form
-    return PlantResponse(
-        seat=seat.id, kind=seat.kind, unit=seat.unit, method=seat.method, dt=seat.plant.dt,
-        clock=Clock.of(seat.plant.dt), rows=count, units=[_unit(seat, unit) for unit in seat.plant.units],
-        calendar=None if dates is None else CalendarResponse(
-            begins=dates.begins / 1e6, step=dates.step / 1e6, zone=dates.zone,
-            jumps=[(row, extra / 1e6) for row, extra in dates.jumps],
-        ),
-        questions={tab: _question(tab, reason) for tab, reason in seat.refusals.items()},
-        caveats=[CaveatResponse.model_validate(caveat.to_view()) for caveat in seat.caveats],
-        assumptions=list(assumptions(seat.method in ("sufficient", "centralized"), from_logs)),
-        status="" if seat.record is None else str(seat.record.status), controllers=seat.controlled,
-        loops=seat.loops,
-    )  # fmt: skip
+    return {
+        "seat": seat.id, "kind": seat.kind, "unit": seat.unit, "method": seat.method, "dt": seat.plant.dt,
+        "clock": Clock.of(seat.plant.dt), "rows": count, "units": [_unit(seat, unit) for unit in seat.plant.units],
+        "calendar": dates and {
+            "begins": dates.begins / 1e6, "step": dates.step / 1e6, "zone": dates.zone,
+            "jumps": [(row, extra / 1e6) for row, extra in dates.jumps],
+        },
+        "questions": {tab: _question(tab, reason) for tab, reason in seat.refusals.items()}, "caveats": seat.caveats,
+        "assumptions": assumptions(seat.method in ("sufficient", "centralized"), from_logs),
+        "status": "" if seat.record is None else str(seat.record.status), "controllers": seat.controlled,
+        "loops": seat.loops,
+    }  # fmt: skip
 
 
-def _question(tab: str, reason: str) -> QuestionResponse:
+def _question(tab: str, reason: str) -> dict[str, Any]:
     """Whether a question or view may be had, and the question's form."""
-    told = QuestionResponse(allowed=not reason, reason=reason)
+    found: dict[str, Any] = {"allowed": not reason, "reason": reason}
     for question in QUESTIONS.values():
         if question.tab == tab:
-            told.title = question.title
-            told.form = [
-                EntryResponse(
-                    name=entry.name, kind=entry.form.value, help=entry.help, needed=entry.default is ...,
-                    default=None if entry.default in (..., ()) else entry.default,
-                )
+            found |= {"title": question.title, "form": [
+                {
+                    "name": entry.name, "kind": entry.form.value, "help": entry.help, "needed": entry.default is ...,
+                    "default": None if entry.default in (..., ()) else entry.default,
+                }
                 for entry in question.form if entry.page
-            ]  # fmt: skip
-    return told
+            ]}  # fmt: skip
+    return found
 
 
-def _unit(seat: Seat, unit: Unit | PublicUnit) -> UnitResponse:
+def _unit(seat: Seat, unit: Unit | PublicUnit) -> dict[str, Any]:
     inputs = []
     for column, channel in enumerate(unit.inputs):
         reason = seat.refusal_of_input(unit.name, column)
         record = None if reason else seat.recorded_input(unit.name, column)
-        inputs.append(InputResponse(
-            name=channel.name, measured_in=channel.unit, allowed=not reason, reason=reason,
-            limits=None if channel.limits is None else list(channel.limits),
-            seen=None if record is None else [float(record.min()), float(record.max())],
-            last=None if record is None else float(record[-1]),
-        ))  # fmt: skip
+        inputs.append({
+            "name": channel.name, "unit": channel.unit, "limits": channel.limits, "allowed": not reason,
+            "reason": reason, "seen": None if record is None else [record.min(), record.max()],
+            "last": None if record is None else record[-1],
+        })  # fmt: skip
     part = seat.parts.get(unit.name)
-    return UnitResponse(
-        name=unit.name, states=unit.states, own=unit.name == seat.unit, inputs=inputs,
-        phi=None if part is None or part.phi is None else part.phi.tolist(),
-        outputs=[OutputResponse(name=each.name, measured_in=each.unit) for each in (part.unit.outputs if part else ())],
-    )  # fmt: skip
+    return {
+        "name": unit.name, "states": unit.states, "own": unit.name == seat.unit, "inputs": inputs,
+        "phi": None if part is None or part.phi is None else part.phi.tolist(),
+        "outputs": () if part is None else part.unit.outputs,
+    }  # fmt: skip
 
 
 # ---- who acts on whom, and what speaks against the answers
 
 
-class EdgeResponse(BaseModel, from_attributes=True):
+class EdgeResponse(Response):
     cause: str
     effect: str
     kind: Literal["direct", "through others", "not determined", "none found", "ruled out"]
@@ -295,60 +289,50 @@ class EdgeResponse(BaseModel, from_attributes=True):
     total_strength: Known
 
 
-class GraphResponse(BaseModel):
+class GraphResponse(Response):
     rate: float
     names: list[str]
     edges: list[EdgeResponse]
     sentence: str
 
 
-@view("/{seat}/graph", "Who acts on whom")
-def graph(seat: Here, rate: Annotated[float, Query(gt=0, lt=1)] = 0.05) -> GraphResponse:
+@view("/{seat}/graph", GraphResponse, "Who acts on whom")
+def graph(seat: Here, rate: Annotated[float, Query(gt=0, lt=1)] = 0.05) -> dict[str, Any]:
     found = seat.graph(rate)
-    return GraphResponse(
-        rate=rate, names=[unit.name for unit in seat.plant.units], sentence=acting_directly(found.direct(), rate),
-        edges=[EdgeResponse.model_validate(edge) for edge in found],
-    )  # fmt: skip
+    names = [unit.name for unit in seat.plant.units]
+    return {"rate": rate, "names": names, "edges": list(found), "sentence": acting_directly(found.direct(), rate)}
 
 
-class CheckResponse(BaseModel):
+class CheckResponse(Response):
     name: str
     verdict: Verdict
-    unit: str | None
-    sentence: str
+    unit: Annotated[str | None, BeforeValidator(lambda about: about or None)] = Field(validation_alias="about")
+    sentence: str = Field(validation_alias="finding")
     remedy: str
 
 
-class ChecksResponse(BaseModel):
+class ChecksResponse(Response):
     verdict: Verdict
     checks: list[CheckResponse]
 
 
-@view("/{seat}/checks", "What speaks against the answers")
-def checks(seat: Here) -> ChecksResponse:
+@view("/{seat}/checks", ChecksResponse, "What speaks against the answers")
+def checks(seat: Here) -> dict[str, Any]:
     found = seat.checks()
-    return ChecksResponse(
-        verdict=worst(found.verdict, "unknown") if seat.closed else found.verdict,
-        checks=[
-            CheckResponse(
-                name=each.name, verdict=each.verdict, unit=each.about or None, sentence=each.finding, remedy=each.remedy
-            )
-            for each in found
-        ],
-    )
+    return {"verdict": worst(found.verdict, "unknown") if seat.closed else found.verdict, "checks": found.checks}
 
 
 # ---- how the fit came about: the server's losses at the server, a unit's own at the unit
 
 
-class TrainingSeries(BaseModel):
+class TrainingSeries(Response):
     name: str
     unit: str | None
     group: Literal["loss", "disentanglement", "gradient", "delta_d"]
     values: list[float | None]
 
 
-class BudgetResponse(BaseModel):
+class BudgetResponse(Response):
     """What was spent; a unit's own account is told at the unit only."""
 
     name: str
@@ -357,7 +341,7 @@ class BudgetResponse(BaseModel):
     budget: float | None = None
 
 
-class PrivacyResponse(BaseModel):
+class PrivacyResponse(Response):
     epsilon: float
     delta: float
     window: int
@@ -365,7 +349,7 @@ class PrivacyResponse(BaseModel):
     units: list[BudgetResponse]
 
 
-class TrainingResponse(BaseModel):
+class TrainingResponse(Response):
     method: str
     status: str
     converged: bool
@@ -375,12 +359,12 @@ class TrainingResponse(BaseModel):
     provenance: dict[str, str]
 
 
-@view("/{seat}/training", "How the fit came about")
-def training(seat: Here) -> TrainingResponse:
+@view("/{seat}/training", TrainingResponse, "How the fit came about")
+def training(seat: Here) -> dict[str, Any]:
     if seat.record is None:
         raise OptionError(seat.refusals["training"])
     record, history, source = seat.record, seat.record.history, seat.record.provenance
-    drawn: list[tuple[str, str | None, str, FloatArray]] = []
+    drawn: list[tuple[str, str | None, str, Any]] = []
     if seat.unit is None:
         drawn += [(name, None, group, getattr(history, key)) for key, (name, group) in _DRAWN.items()]
         drawn += [("δd", name, "delta_d", values) for name, values in history.delta_d.items()]
@@ -388,48 +372,45 @@ def training(seat: Here) -> TrainingResponse:
         losses = [(label, seat.losses.get(key, {})) for key, label in _OWN_LOSSES.items()]
         drawn += [(label, name, "loss", values) for label, each in losses for name, values in each.items()]
         drawn.append(("δd", seat.unit, "delta_d", history.delta_d[seat.unit]))
-    return TrainingResponse(
-        method=seat.method, status=str(record.status), converged=record.status.converged, traffic=record.traffic,
-        privacy=_privacy(seat),
-        series=[
-            TrainingSeries(name=name, unit=unit, group=group, values=series(values))  # type: ignore[arg-type]
+    return {
+        "method": seat.method, "status": str(record.status), "converged": record.status.converged,
+        "traffic": record.traffic, "privacy": _privacy(seat),
+        "series": [
+            {"name": name, "unit": unit, "group": group, "values": series(values)}
             for name, unit, group, values in drawn if len(values)
         ],
-        provenance={
+        "provenance": {
             "fit": str(source), "Counterflow": source.version, "method": source.method, "seed": str(source.seed),
             "data": source.data_digest,
         },
-    )  # fmt: skip
+    }  # fmt: skip
 
 
-def _privacy(seat: Seat) -> PrivacyResponse | None:
+def _privacy(seat: Seat) -> dict[str, Any] | None:
     report = seat.privacy
     if report is None:
         return None
-    units = [BudgetResponse(name=n, epsilon=each.epsilon) for n, each in report.units.items() if seat.unit in (n, None)]
+    units: list[dict[str, Any]] = [
+        {"name": name, "epsilon": unit.epsilon} for name, unit in report.units.items() if seat.unit in (name, None)
+    ]
     if seat.unit is not None:
         own = report.units[seat.unit]
-        units[0].spent, units[0].budget = own.spent, None if own.budget is None else own.budget[0]
-    return PrivacyResponse(
-        epsilon=report.epsilon,
-        delta=report.delta,
-        window=report.window,
-        units=units,
-        sentences=list(report.sentences()),
-    )
+        units[0] |= {"spent": own.spent, "budget": own.budget and own.budget[0]}
+    plain = {"epsilon": report.epsilon, "delta": report.delta, "window": report.window}
+    return {**plain, "units": units, "sentences": report.sentences()}
 
 
 # ---- windows of the past
 
 
-class RowsResponse(BaseModel):
+class RowsResponse(Response):
     """A window: its first row, and the row after its last one."""
 
     start: int
     stop: int
 
 
-class LogResponse(BaseModel):
+class LogResponse(Response):
     """A channel's own measurements, thinned: lowest and highest of each bin, and the bin's first row."""
 
     channel: str
@@ -439,17 +420,17 @@ class LogResponse(BaseModel):
     high: list[float | None]
 
 
-@view("/{seat}/rows", "Which rows a window has that is given by dates or durations")
-def rows(seat: Here, start: forms.Row | forms.Time, stop: forms.Row | forms.Time | None = None) -> RowsResponse:
+@view("/{seat}/rows", RowsResponse, "Which rows a window has that is given by dates or durations")
+def rows(seat: Here, start: forms.Row | forms.Time, stop: forms.Row | forms.Time | None = None) -> dict[str, Any]:
     count = seat.asked.rows
     first, last = as_rows(start, stop, seat.calendar, count, seat.plant.dt)
     last = count if last is None else last
     check_window("window", count, first, last)
-    return RowsResponse(start=first, stop=last)
+    return {"start": first, "stop": last}
 
 
-@view("/{seat}/log", "The unit's own measurements, thinned")
-def log(seat: Here, channel: str, points: Annotated[int, Query(ge=10, le=10_000)] = 800) -> LogResponse:
+@view("/{seat}/log", LogResponse, "The unit's own measurements, thinned")
+def log(seat: Here, channel: str, points: Annotated[int, Query(ge=10, le=10_000)] = 800) -> dict[str, Any]:
     if seat.unit is None:
         raise OptionError(seat.refusals["past"])
     unit = seat.parts[seat.unit].unit
@@ -457,10 +438,9 @@ def log(seat: Here, channel: str, points: Annotated[int, Query(ge=10, le=10_000)
         raise unknown_name(f"output of unit {unit.name!r}", channel, unit.output_names)
     index = unit.output_names.index(channel)
     column = seat.own_measurements(unit.name)[:, index]
-    width = max(1, -(-len(column) // points))
-    starts = range(0, len(column), width)
-    known = [each[np.isfinite(each)] for each in (column[start : start + width] for start in starts)]
-    low, high = ([float(end(each)) if each.size else None for each in known] for end in (np.min, np.max))
-    return LogResponse(
-        channel=channel, measured_in=unit.outputs[index].unit, row=list(starts), low=low, high=high
-    )  # fmt: skip
+    starts = range(0, len(column), max(1, -(-len(column) // points)))
+    bins = [each[np.isfinite(each)] for each in np.split(column, starts[1:])]
+    low, high = ([end(each) if each.size else None for each in bins] for end in (np.min, np.max))
+    return {
+        "channel": channel, "measured_in": unit.outputs[index].unit, "row": list(starts), "low": low, "high": high,
+    }  # fmt: skip

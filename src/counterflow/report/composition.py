@@ -24,7 +24,6 @@ from counterflow.report.content import (
     Refusal,
     Report,
     Section,
-    Training,
     WhatIf,
     plain,
     section,
@@ -98,9 +97,7 @@ def compose(
             f"they act on each other from {'moments' if of_moments else 'compressed ones'}."
         ),
         units=units,
-        trainings=tuple(
-            Training.of(label, each) for label, each in {f"method {fit.method!r}": fit, **(others or {})}.items()
-        ),
+        fits={f"method {fit.method!r}": fit, **(others or {})},
         notes=tuple(dict.fromkeys([*notes, *rests_on, *fit.caveats])),
         provenance=_provenance(fit, recording),
         graph=graph,
@@ -169,11 +166,6 @@ def _provenance(fit: Fit, recording: Recording) -> dict[str, str]:
     return out if source.data_digest == own else {**out, "fitted to other data": f"SHA-256 {source.data_digest}"}
 
 
-def label_of(fit: Fit) -> str:
-    """What answers of a fit are called: the default method speaks for Counterflow, others for themselves."""
-    return "Counterflow" if fit.method == "sufficient" else f"method {fit.method!r}"
-
-
 def tell(
     fit: Fit, recording: Recording, question: Request, *, others: Mapping[str, Fit] | None = None, level: float = 0.95
 ) -> Section:
@@ -190,7 +182,8 @@ def tell(
         told = section(words, reply, Clock.of(recording.dt), request.headline)
         if isinstance(told, WhatIf):
             beside = [Estimate.of(label, each.ask(request), each.method) for label, each in (others or {}).items()]
-            return replace(told, label=label_of(fit), others=beside)
+            own = "Counterflow" if fit.method == "sufficient" else f"method {fit.method!r}"
+            return replace(told, label=own, others=beside)
         return replace(told, changed=_changed(recording, reply)) if isinstance(reply, Counterfactual) else told
     except (UnidentifiedError, UnstableError) as error:
         return Refusal(words, str(error))

@@ -22,9 +22,7 @@ from counterflow.questions.restoration import Restoration
 if TYPE_CHECKING:
     from counterflow.checks import Check
     from counterflow.exchange.privacy import PrivacyReport
-    from counterflow.fits.engine import Traffic
     from counterflow.fits.fit import Fit
-    from counterflow.fits.history import History
     from counterflow.learning.influence import InfluenceGraph
     from counterflow.plant import Channel, Unit
 
@@ -255,7 +253,11 @@ class WhatIf(Told):
 
     def quantity(self, answer: Estimate, row: int, index: int) -> str:
         """A value with its unit, to three digits of the channel's largest effect: 0.004 beside 10.0 reads as 0.0."""
-        return f"{self._rounded(answer.mean[row, index], index)} {self.channels[index].unit}".rstrip()
+        return f"{self.rounded(answer, row, index)} {self.channels[index].unit}".rstrip()
+
+    def rounded(self, answer: Estimate, row: int, index: int) -> str:
+        """The same without its unit."""
+        return self._rounded(answer.mean[row, index], index)
 
     def interval(self, answer: Estimate, row: int, index: int) -> str:
         """The interval around a value, as it stands behind it; nothing where the method gives none."""
@@ -302,31 +304,18 @@ def section(words: str, answer: Answer, clock: Clock, headline: str | None = Non
 
 
 @dataclass(frozen=True)
-class Training:
-    """How one fit was trained."""
-
-    label: str
-    history: History
-    status: str
-    traffic: Traffic
-
-    @classmethod
-    def of(cls, label: str, fit: Fit) -> Training:
-        return cls(label, fit.history, str(fit.status), fit.traffic)
-
-
-@dataclass(frozen=True)
 class Report:
     """Everything that goes on the page; what is empty is left out of it.
 
-    ``disclosed``: what a unit has shared of itself. ``sensors``: unit, channel, kind, what it did.
+    ``fits``: whose training is told, by their labels. ``disclosed``: what a unit has shared of itself. ``sensors``:
+    unit, channel, kind, what it did.
     """
 
     title: str
     lead: str
     sections: tuple[Section, ...] = ()
     units: tuple[Unit, ...] = ()
-    trainings: tuple[Training, ...] = ()
+    fits: Mapping[str, Fit] = field(default_factory=dict)
     notes: tuple[str | Caveat, ...] = ()
     provenance: Mapping[str, str] = field(default_factory=dict)
     graph: InfluenceGraph | None = None
@@ -339,14 +328,6 @@ class Report:
     @property
     def whatifs(self) -> tuple[WhatIf, ...]:
         return tuple(section for section in self.sections if isinstance(section, WhatIf))
-
-    @property
-    def refusals(self) -> tuple[Refusal, ...]:
-        return tuple(section for section in self.sections if isinstance(section, Refusal))
-
-    def told(self, kind: str) -> tuple[Told, ...]:
-        """The answers to one kind of question."""
-        return tuple(section for section in self.sections if isinstance(section, Told) and section.kind == kind)
 
     def answers(self, kind: type[A]) -> list[tuple[A, str]]:
         """Answers of one type, each with its headline."""

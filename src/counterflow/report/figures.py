@@ -20,12 +20,12 @@ from counterflow.errors import OptionError
 from counterflow.questions.numbers import channel_label
 from counterflow.questions.plots import Axis, Line, literal, short_dates
 from counterflow.questions.timeline import Steps
-from counterflow.report.content import Told, Training
+from counterflow.report.content import Told
 from counterflow.report.templates import Svg, inline
 
 if TYPE_CHECKING:
     from counterflow.checks.verdicts import Check
-
+    from counterflow.fits.fit import Fit
 
 TEXT, GRID, TRUTH, SHADE, FACT = "#123401", "#123402", "#123403", "#123404", "#123405"
 GOOD, WARN, BAD, ACCENT, DOUBT, INK, PAPER = (f"#12340{k}" for k in "6789abc")
@@ -137,19 +137,18 @@ def _from_zero(series: FloatArray) -> FloatArray:
     return np.concatenate([[0.0], series])
 
 
-def longest_and_others(trainings: Sequence[Training]) -> tuple[Training, list[Training]]:
-    """Of trainings with rounds: the one that is drawn as curves, and those of which only the end is shown."""
-    shown = [training for training in trainings if len(training.history) > 1]
-    longest = max(shown, key=lambda training: len(training.history))
-    return longest, [training for training in shown if training is not longest]
+def longest_first(fits: Mapping[str, Fit]) -> dict[str, Fit]:
+    """Fits with rounds: first the one that is drawn as curves, then those of which only the end is shown."""
+    shown = {label: fit for label, fit in fits.items() if len(fit.history) > 1}
+    return dict(sorted(shown.items(), key=lambda each: -len(each[1].history))[:1]) | shown
 
 
-def training_curves(trainings: Sequence[Training], names: Sequence[str], prefix: str) -> list[tuple[str, Svg]]:
+def training_curves(fits: Mapping[str, Fit], names: Sequence[str], prefix: str) -> list[tuple[str, Svg]]:
     """(caption, drawing) of server loss, disentanglement, client losses and delta_d, where there are rounds to show."""
-    if not any(len(training.history) > 1 for training in trainings):
+    shown = [fit.history for fit in longest_first(fits).values()]
+    if not shown:
         return []
-    longest, others = longest_and_others(trainings)
-    history = longest.history
+    history, *others = shown
     losses = [
         history.client_loss[name] / history.proprietary_loss[name]
         for name in names
@@ -159,7 +158,7 @@ def training_curves(trainings: Sequence[Training], names: Sequence[str], prefix:
     # caption, curves, the first one's colour, levels with theirs, whether the axis may be logarithmic
     panels: list[tuple[str, list[FloatArray], int, list[tuple[float, str]], bool]] = [
         (caption, [getattr(history, key)], 0,
-         [(getattr(each.history, key)[-1], SERIES[k]) for k, each in enumerate(others, start=1)], True)
+         [(getattr(each, key)[-1], SERIES[k]) for k, each in enumerate(others, start=1)], True)
         for key, caption in (("server_loss", "Server loss"), ("disentanglement", "Disentanglement 1/T Σ|D|²"))
     ]  # fmt: skip
     panels.append(("Augmented client loss over the proprietary one", losses, 3, [(1.0, TRUTH)], False))

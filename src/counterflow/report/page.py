@@ -13,7 +13,7 @@ from counterflow.checks.verdicts import Check, Checks, kinds
 from counterflow.files import write_whole
 from counterflow.questions.numbers import channel_label
 from counterflow.report import figures, graph, templates
-from counterflow.report.content import TRUTH, Refusal, Report, Told, WhatIf, plain, rounded
+from counterflow.report.content import TRUTH, Refusal, Report, Told, plain, rounded
 from counterflow.wording import quantity
 
 if TYPE_CHECKING:
@@ -36,30 +36,37 @@ def write(report: Report | str, path: str | Path) -> None:
 
 def render(report: Report) -> str:
     """The whole page as one HTML text that refers to nothing outside itself."""
-    curves = figures.training_curves(report.trainings, [unit.name for unit in report.units], "t")
+    curves = figures.training_curves(report.fits, [unit.name for unit in report.units], "t")
     return templates.render(
         "report.html.j2",
         title=report.title,
         lead=report.lead,
         report=report,
-        questions=_questions(report),
+        notes=_notes(report),
         most_notes=MOST_NOTES,
         verdicts=VERDICTS,
+        draw=figures.told,
+        sizes={"wide": WIDE, "narrow": NARROW, "small": SMALL},
+        legend_of=_legend,
+        bars_of=_bars,
+        channel_label=channel_label,
         graph=_graph(report.graph) if report.graph is not None else None,
-        worst=Checks(report.checks).verdict if report.checks else "",
-        cards=_cards(report.checks),
+        worst_of=lambda checks: Checks(tuple(checks)).verdict,
+        worst_first=lambda checks: sorted(checks, key=lambda check: -VERDICT_ORDER.index(check.verdict)),
+        kinds=kinds(),
+        panel=figures.check_panel,
         measured=_measured,
         units=[(plain(u.name), u.states, _listed(u.inputs), _listed(getattr(u, "outputs", ()))) for u in report.units],
         promises=report.privacy.sentences() if report.privacy else (),
         budgets=_budgets(report),
-        trainings=[(each.label, each.traffic, each.status) for each in report.trainings],
+        trainings=[(label, fit.traffic, fit.status) for label, fit in report.fits.items()],
         curves=curves,
         curves_legend=_curves_legend(report) if curves else (),
     )
 
 
-def _questions(report: Report) -> list[View]:
-    """Every question with its number; a caveat is told in full where it first applies."""
+def _notes(report: Report) -> list[View]:
+    """What goes with each question; a caveat is told in full where it first applies."""
     out, first = [], dict[Caveat, int]()
     failing = bool(Checks(report.checks).of("fail"))  # in the rows of this page
     for number, told in enumerate(report.sections, start=1):
@@ -67,39 +74,11 @@ def _questions(report: Report) -> list[View]:
         places = {note: first.setdefault(note, number) for note in notes}
         verdict = verdict_of(notes)
         out.append({
-            "told": told, "legend": (), "drawings": (), "others": None, "effects": None, "tables": (), "bars": (),
-            "summed": "", "opened": number == 1 and isinstance(told, WhatIf),
-            "notes": [note for note, place in places.items() if place == number],
-            "noted_under": sorted(set(places.values()) - {number}),
+            "here": [note for note, place in places.items() if place == number],
+            "under": sorted(set(places.values()) - {number}),
             "verdict": None if isinstance(told, Refusal) else CAUTION if verdict == CLEAR and failing else verdict,
-            **(_answer(told, f"q{number - 1}") if isinstance(told, Told) else {}),
         })  # fmt: skip
     return out
-
-
-def _answer(told: Told, prefix: str) -> View:
-    """What is shown of an answer: drawings of some channels for a page and for a telephone, small ones of others."""
-    answer, at, windowed = told.answer, told.headline_index, told.answer.about.request.windowed
-    whatif = told if isinstance(told, WhatIf) else None
-    before = "Change of " if answer.rows is not answer else "" if whatif is None else "Effect on "
-    drawings = []
-    for k in told.drawn:
-        ends = (("w", WIDE), ("n", NARROW))
-        both = (figures.told(told, k, f"{prefix}{end}{k}-", size, title=False) for end, size in ends)
-        drawings.append((before + channel_label(told.channels[k]), *both))
-    others = [k for k in range(len(told.channels)) if k not in told.drawn]
-    tables = [] if whatif is not None else answer.tables()
-    return {
-        "drawings": drawings, "legend": _legend(told), "bars": _bars(told),
-        "others": (
-            None if answer.drawn == 1 or not windowed
-            else [figures.told(told, k, f"{prefix}c{k}-", SMALL) for k in others]
-        ),
-        "effects": None if whatif is None else _effects(whatif),
-        "tables": [(table.title, table.columns, table.rows, table.columns[: table.left]) for table in tables],
-        "summed": answer.window().sentence(told.headline) if windowed else "",
-        "subject": channel_label(told.channels[at]),
-    }  # fmt: skip
 
 
 def _legend(told: Told) -> list[Entry]:
@@ -118,20 +97,6 @@ def _legend(told: Told) -> list[Entry]:
     if told.drawn and (shaded := told.shaded(answer.rows.timeline.axis().places)) is not None:
         found.append(("block", "--shade", shaded[0]))
     return found
-
-
-def _effects(told: WhatIf) -> View:
-    """What every answer says of every channel: after one step, and at its largest."""
-
-    def row(k: int) -> View:
-        shown = [[told.quantity(a, at, k).split()[0] for a in told.answers] for at in (0, told.peak_row(k))]
-        name, headline = channel_label(told.channels[k]), k == told.headline_index
-        return {"channel": name, "headline": headline, "first": shown[0], "largest": shown[1]}
-
-    return {
-        "labels": [answer.short for answer in told.answers], "first": told.clock.span(1),
-        "rows": [row(k) for k in range(len(told.channels))],
-    }  # fmt: skip
 
 
 def _bars(told: Told) -> list[View]:
@@ -173,24 +138,6 @@ def _graph(found: InfluenceGraph) -> View:
     }
 
 
-def _cards(checks: Sequence[Check]) -> list[View]:
-    """Each kind of check: its worst verdict, its picture, what does not pass, worst first, and the rest."""
-    out = []
-    for k, (name, kind) in enumerate(kinds().items()):
-        found = [check for check in checks if check.name == name]
-        if found:
-            out.append({
-                "worst": Checks(tuple(found)).verdict,
-                "title": kind.claim,
-                "drawing": figures.check_panel(name, found, f"k{k}-"),
-                "others": sorted(
-                    (c for c in found if c.verdict != "pass"), key=lambda c: -VERDICT_ORDER.index(c.verdict)
-                ),
-                "passed": [check for check in found if check.verdict == "pass"],
-            })  # fmt: skip
-    return out
-
-
 def _measured(check: Check) -> str:
     return f" ({check.number:.2g} {check.unit_of_number})" if math.isfinite(check.number) else ""
 
@@ -204,9 +151,9 @@ def _budgets(report: Report) -> list[tuple[str, ...]]:
 
 
 def _curves_legend(report: Report) -> list[Entry]:
-    longest, others = figures.longest_and_others(report.trainings)
-    entries = [("", "--series-0", longest.label)]
-    entries += [("dashed", f"--series-{k}", f"{each.label}, where it ended") for k, each in enumerate(others, start=1)]
+    longest, *others = figures.longest_first(report.fits)
+    entries = [("", "--series-0", longest)]
+    entries += [("dashed", f"--series-{k}", f"{label}, where it ended") for k, label in enumerate(others, start=1)]
     colours = [f"--series-{(k + 3) % len(figures.SERIES)}" for k in range(len(report.units))]
     return entries + [("", colour, plain(unit.name)) for colour, unit in zip(colours, report.units, strict=True)]
 

@@ -80,10 +80,10 @@ def test_what_is_there_is_not_overwritten(tmp_path: Path) -> None:
 
 
 def test_the_kind_of_a_file_is_known_before_work(tmp_path: Path) -> None:
-    output.check_kind(None, ("json",), force=False)
-    output.check_kind(tmp_path / "x.JSON", ("json",), force=False)
+    output.check_file("--out", None, ("json",), force=False)
+    output.check_file("--out", tmp_path / "x.JSON", ("json",), force=False)
     with pytest.raises(OptionError, match=r"\.json or \.csv"):
-        output.check_kind(tmp_path / "x.pdf", ("json", "csv"), force=False)
+        output.check_file("--out", tmp_path / "x.pdf", ("json", "csv"), force=False)
 
 
 @pytest.mark.parametrize(

@@ -470,8 +470,8 @@ def test_it_ends_while_a_computation_is_under_way() -> None:
     code = (
         "import time\nfrom counterflow.console import app, service, views\n"
         "from counterflow.console.opening import Opened\nservice.STOPPING = 0.1\n"
-        "def seats() -> views.Seats:\n    print('computing', flush=True)\n    time.sleep(3600)\n"
-        "views.VIEWS[0] = (*views.VIEWS[0][:2], seats)\n"
+        "def seats():\n    print('computing', flush=True)\n    time.sleep(3600)\n"
+        "views.VIEWS[0] = (*views.VIEWS[0][:3], seats)\n"
         "service.serve(lambda: app.application(Opened('x', {})), port=0, browser=False)\n"
     )
     with running(["-c", code]) as (process, address), connect(port_of(address)) as line:

@@ -84,7 +84,7 @@ def test_a_job_waits_for_its_owner_and_no_other_takes_its_place(site: PlantSite)
     assert code(site, first) == "privacy.approval"
     done = CliRunner().invoke(app, [*command, "--yes"])
     assert done.exit_code == 0, done.output
-    for words in (gate.digest_of(first), "41 rows", "epsilon 1 at delta 1e-06", "of 3 is spent"):
+    for words in (gate.digest_of(first), "rows: 41", "privacy: epsilon 1, delta 1e-06", "budget: epsilon 3, "):
         assert words in done.output
     assert not gate.waiting(site.home)
     assert code(site, first) == ""

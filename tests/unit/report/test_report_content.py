@@ -28,7 +28,6 @@ from counterflow.report import (
     Clock,
     Estimate,
     Report,
-    Training,
     WhatIf,
     compose,
     graph,
@@ -72,7 +71,7 @@ def test_a_report_of_dated_rows_speaks_of_dates(tmp_path: Path) -> None:
     page = (tmp_path / "r.html").read_text(encoding="utf-8")
     summed = re.search(r'<p class="([^"]*)">([^<]*)</p>\s*', page[page.index('class="summed"') - 3 :])
     assert summed is not None
-    assert content.told("counterfactual")[0].answer.window().sentence("power") == texts(unescape(summed[2]))
+    assert content.sections[0].answer.window().sentence("power") == texts(unescape(summed[2]))
     assert summed[1] == "summed", "it is no caution"
 
 
@@ -82,10 +81,10 @@ def test_every_kind_of_question_is_told_with_units_and_interval(tmp_path: Path) 
     said = texts(page)
     assert len(content.sections) == 4
     assert content.whatifs[0].question == "If boiler fuel were +2 % for 4 steps: what would turbine do?"
-    for told in (content.whatifs[0], *content.told("counterfactual"), *content.told("restoration")):
+    for told in (content.sections[k] for k in (0, 1, 3)):
         assert re.search(r"\(95 %: [+-]?[\d.]+ to [+-]?[\d.]+[;)]", told.sentence()), told.sentence()
         assert "MW" in told.sentence()
-    assert "MW" in content.told("attribution")[0].sentence()
+    assert "MW" in content.sections[2].sentence()
     effect, world = (FIT.ask(each, RECORDING if each.of_past else None) for each in QUESTIONS[:2])
     assert effect.window().sentence("power") in said, "all rows summed up, with intervals"
     assert world.window().sentence("power") in said
@@ -137,7 +136,7 @@ def test_what_the_data_cannot_tell_is_refused_on_the_page() -> None:
     recording = PLANT.simulate(1500, rng=4, inputs=STUCK)
     fit = cf.fit(recording, PLANT.locals())
     content = compose(fit, recording, [AskEffect("water_pump", "boiler", {"motor": 1.0}, horizon=3)])
-    assert len(content.refusals) == 1
+    assert len(content.sections) == 1
     said = texts(render(content))
     assert "Refused: These data cannot answer this: " in said
     assert "never varies" in said
@@ -268,8 +267,8 @@ def test_gaps_and_bare_arrays() -> None:
     ]
     content = compose(fit, recording, asked)
     assert "nan" not in texts(render(content)).lower().split()
-    assert "would have been" in content.told("counterfactual")[1].sentence()  # though nothing was measured there
-    assert "(3.021 d to 3.635 d from the first)" in content.told("attribution")[0].sentence()
+    assert "would have been" in content.sections[2].sentence()  # though nothing was measured there
+    assert "(3.021 d to 3.635 d from the first)" in content.sections[3].sentence()
     with pytest.raises(cf.DataError, match="nothing was measured"):
         compose(fit, recording, [AskAttribution("b", 305, 320)])
 
@@ -309,7 +308,7 @@ def test_a_what_if_beside_others_and_the_truth() -> None:
 def test_a_fit_without_rounds_has_no_curves(tmp_path: Path) -> None:
     recording = PLANT.simulate(60, rng=2)
     told, drawn = (
-        Report("t", "l", (whatif(),), tuple(UNITS), (Training.of(method, cf.fit(recording, models, method=method)),))
+        Report("t", "l", (whatif(),), tuple(UNITS), {method: cf.fit(recording, models, method=method)})
         for method, models in (("oracle", PLANT), ("penalty", PLANT.locals()))
     )
     assert "Server loss" not in render(told)
