@@ -8,18 +8,17 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from statistics import median
+from timeit import timeit
 from typing import Annotated
 
 from typer import Option
 
 import counterflow as cf
-from counterflow import wording
 from counterflow.cli.options import Seed
-from counterflow.cli.output import Format, Line, Part, Told, answering, show
+from counterflow.cli.output import Format, Line, Told, answering, listed, show
 from counterflow.errors import OptionError
-from counterflow.notebook import Table
 
 HORIZON = 100
 REPEATED = 5  # questions; a fit is timed once
@@ -49,20 +48,13 @@ def bench(
             show(Line(f"{count} units, {rows} rows ...", "dim"))
         found.append(timed(count, rows, seed))
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
-    return Told({"machine": machine, "horizon": HORIZON, "plants": found}, _shown(found, machine))
-
-
-def _shown(found: list[Timed], machine: str) -> Iterator[Part]:
-    cells = []
-    for each in found:
-        fit, *asked = (_seconds(each[key]) for key in ("fit", "first", "again", "forecast", "explain"))
-        cells.append([str(each["units"]), str(each["rows"]), fit, f"{each['kilobytes']:.0f} kB", *asked])
-    columns = ["units", "rows", "fit", "sent", "effect", "again", "forecast", "explain"]
-    yield Table(f"on this machine ({machine})", columns, cells, left=0)
-    yield (
-        f"fit: method 'sufficient' with standard errors; effect: {HORIZON} steps with intervals, then the same in "
-        f"another size; forecast: {HORIZON} steps; explain: {HORIZON} rows; questions: medians of {REPEATED}"
-    )
+    columns = ("units", "rows", "kilobytes", "fit", "first", "again", "forecast", "explain")
+    return Told({"machine": machine, "horizon": HORIZON, "plants": found}, [
+        listed(f"seconds on this machine ({machine})", found, *columns, left=0),
+        f"fit: method 'sufficient' with standard errors; first: an effect over {HORIZON} steps with intervals; again: "
+        f"the same in another size; forecast: {HORIZON} steps; explain: {HORIZON} rows; questions: medians of "
+        f"{REPEATED}; kilobytes: sent for the fit",
+    ])  # fmt: skip
 
 
 def timed(units: int, rows: int, seed: int) -> Timed:
@@ -75,28 +67,18 @@ def timed(units: int, rows: int, seed: int) -> Timed:
     cause, effect = plant.names[0], plant.names[1]
     size = iter(range(1, 100))
 
-    def ask(horizon: int) -> Callable[[], object]:
-        return lambda: fit.effect(cause, effect, {"u1": 0.1 * next(size)}, horizon)
+    def ask(horizon: int) -> object:
+        return fit.effect(cause, effect, {"u1": 0.1 * next(size)}, horizon)
 
     return {
         "units": units, "states": fit.plant.A.shape[0], "rows": recording.rows, "fit": took,
         "kilobytes": fit.traffic.bytes_up / 1000,
-        "first": median(_took(ask(HORIZON + k)) for k in range(REPEATED)),
-        "again": _median(ask(HORIZON)),
-        "forecast": _median(lambda: fit.forecast(recording, HORIZON)),
-        "explain": _median(lambda: fit.attribute(recording, effect, 0, min(HORIZON, rows))),
+        "first": _took(lambda k: ask(HORIZON + k)),
+        "again": _took(lambda k: ask(HORIZON)),
+        "forecast": _took(lambda k: fit.forecast(recording, HORIZON)),
+        "explain": _took(lambda k: fit.attribute(recording, effect, 0, min(HORIZON, rows))),
     }  # fmt: skip
 
 
-def _median(do: Callable[[], object]) -> float:
-    return median(_took(do) for _ in range(REPEATED))
-
-
-def _took(do: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    do()
-    return time.perf_counter() - start
-
-
-def _seconds(value: float) -> str:
-    return f"{wording.number(value)} s" if value >= 1 else f"{wording.number(1000 * value)} ms"
+def _took(do: Callable[[int], object]) -> float:
+    return median(timeit(lambda k=k: do(k), number=1) for k in range(REPEATED))  # type: ignore[misc]

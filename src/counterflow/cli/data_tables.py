@@ -285,6 +285,5 @@ def prepared(preparation: Preparation | None, recording: Recording, written_to: 
     else:
         yield from (step.text for step in preparation.steps if not step.doubt)
         yield from output.noted(preparation.doubts)
-    rows = [[unit.name, str(unit.n_inputs), str(unit.n_outputs)] for unit in recording.units]
-    yield Shown(f"{recording.rows} rows", ["unit", "inputs", "outputs"], rows)
+    yield output.listed(f"{recording.rows} rows", output.units_json(recording.units), "name", "inputs", "outputs")
     yield from ("", written_to)

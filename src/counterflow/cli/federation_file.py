@@ -97,21 +97,27 @@ def read_federation(path: str | Path) -> Federation:
         dt = None if dt is None else real_number(dt, "dt", low=0.0, open_low=True)
     privacy = _privacy(page)
     method, options = _options(page, head)
+    preparation = None
     if stored is None:
         recording, preparation, units = _read_data(page, dt)
     else:
-        (recording, units), preparation = _read_recording(page, stored, dt), None
-    models = {name: unit.model for name, unit in units.items() if unit.model is not None}
+        recording, units = _read_recording(page, stored, dt)
     parts = dict(recording.items())
     for name, unit in units.items():
         known, at = parts[name].unit, ("units", name)
+        with page.blaming((*at, "loops") if unit.loops and stored is None else at, *_SIDES):
+            # of a table, patterns have chosen the columns; of a recording, names must be those that it has
+            described = (replace(unit, columns={}) if stored is None else unit).unit(known)
+        for side in _SIDES:
+            has, wanted = ([channel.name for channel in getattr(each, side)] for each in (known, described))
+            if has != wanted:
+                page.refuse((*at, side), f"{', '.join(wanted)}; the recording has {', '.join(has) or 'none'}")
         for what_of in ("states", "n_inputs", "n_outputs"):
-            given, wanted = (getattr(each, what_of, None) for each in (known, unit.model))
-            if wanted is not None and given != wanted:
-                page.refuse(at, f"it has {given} {what_of.removeprefix('n_')}, but its model has {wanted}")
-        with page.blaming((*at, "loops") if unit.loops else at):
-            described = Unit(name, known.states, known.inputs, known.outputs, loops=unit.loops or known.loops)
+            given, of_model = (getattr(each, what_of, None) for each in (described, unit.model))
+            if of_model is not None and given != of_model:
+                page.refuse(at, f"it has {given} {what_of.removeprefix('n_')}, but its model has {of_model}")
         parts[name] = replace(parts[name], unit=described)
+    models = {name: unit.model for name, unit in units.items() if unit.model is not None}
     recording = replace(recording, parts=parts)
     with page.blaming(("options",), *options):
         _kind_of(method, options).parse(method, options).known_edges(recording.names)
@@ -258,7 +264,7 @@ def _tables(page: Page, at: TomlPath, keys: Sequence[str], need: Sequence[str]) 
 
 
 def _read_recording(page: Page, stored: Any, dt: float | None) -> tuple[Recording, dict[str, UnitTable]]:
-    """A recording that is stored, its units as the page describes them."""
+    """A recording that is stored, and what the page says of its units."""
     if page.has("data"):
         page.refuse(("data",), "there is a recording, too; give one of them")
     file, units = page.file(("federation", "recording"), stored), _units(page)
@@ -271,17 +277,7 @@ def _read_recording(page: Page, stored: Any, dt: float | None) -> tuple[Recordin
             page.refuse(("units",), f"the recording has a unit {name!r}, which is not described; add [units.{name}]")
         if name not in found.names:
             page.refuse(("units", name), f"the recording has no such unit{hint(name, found.names)}")
-    parts = {}
-    for name, unit in units.items():
-        part = found[name]
-        with page.blaming(("units", name), *_SIDES):
-            described = unit.unit(part.unit)
-        for side in _SIDES:
-            has, wanted = ([channel.name for channel in getattr(each, side)] for each in (part.unit, described))
-            if has != wanted:
-                page.refuse(("units", name, side), f"{', '.join(wanted)}; the recording has {', '.join(has) or 'none'}")
-        parts[name] = replace(part, unit=described)
-    return replace(found, parts=parts), units
+    return found, units
 
 
 def _read_data(page: Page, dt: float | None) -> tuple[Recording, Preparation, dict[str, UnitTable]]:

@@ -214,7 +214,7 @@ def _shown(told: dict[str, Any], label: str) -> Iterator[Part]:
     yield from facts({name: value for name, value in told.items() if name not in (*tables, *apart)})
     if audit is not None:
         yield Line(f"audit: {audit['told']}", "" if audit["in_order"] else "red")
-    yield from (listed(name, told[name], columns.split()) for name, columns in tables.items() if told[name])
+    yield from (listed(name, told[name], *columns.split()) for name, columns in tables.items() if told[name])
     let_run = f"waits for its owner: counterflow federation approve-job {told['folder']}"
     yield from noted([
         *(f"{job['id']}: {job['reason']}" for job in told["jobs"] if job.get("reason")),

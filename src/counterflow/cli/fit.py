@@ -14,7 +14,7 @@ from counterflow import wording
 from counterflow.cli import output
 from counterflow.cli.federation_file import Federation, read_federation
 from counterflow.cli.options import Edges, Forbidden, known_edges, optional
-from counterflow.cli.output import NOT_CONVERGED, OK, Format, Line, Part, Told, answering, fitted, noted, picked
+from counterflow.cli.output import NOT_CONVERGED, OK, Format, Line, Part, Told, answering, fitted, listed, noted, picked
 from counterflow.data.formats import is_table
 from counterflow.errors import OptionError, StorageError
 from counterflow.exchange.rows import LikelihoodOptions
@@ -22,7 +22,6 @@ from counterflow.files import blaming
 from counterflow.fits import training
 from counterflow.fits.content import SERVER_FILE
 from counterflow.fits.fit import Fit
-from counterflow.notebook import Table
 
 FURTHER = 4  # times the limit that has stopped a fit
 
@@ -85,7 +84,7 @@ def fit(
         given = {"method": method, "seed": seed, "xi": xi, "edge": edge, "forbid": forbid, **options}
         more["command"] = _command(federation, out, {**given, more["option"]: more["value"]})
     content = {**_content(found, read, out), "go_on": more}
-    return Told(content, _shown(found, read, out, more), OK if found.status.converged else NOT_CONVERGED)
+    return Told(content, _shown(found, read, content), OK if found.status.converged else NOT_CONVERGED)
 
 
 def check_place(out: Path, force: bool) -> None:
@@ -165,13 +164,12 @@ def _content(found: Fit, federation: Federation, out: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _shown(found: Fit, federation: Federation, out: Path, more: Mapping[str, Any] | None) -> Iterator[Part]:
+def _shown(found: Fit, federation: Federation, content: Mapping[str, Any]) -> Iterator[Part]:
     if federation.preparation is not None:
         yield from noted(federation.preparation.doubts)
     yield from fitted(found)
-    rows = [[unit.name, str(unit.states), str(unit.n_inputs), str(unit.n_outputs)] for unit in found.plant.units]
-    yield Table(f"{federation.recording.rows} rows", ["unit", "states", "inputs", "outputs"], rows)
-    yield from ("", f"saved fit: {out}")
-    if more is not None:
+    yield listed(f"{federation.recording.rows} rows", content["units"], "name", "states", "inputs", "outputs")
+    yield from ("", f"saved fit: {content['fit']}")
+    if (more := content["go_on"]) is not None:
         yield ""
         yield Line(f"to go on, which takes {wording.about(more['seconds'])}: {more['command']}", "bold")

@@ -8,11 +8,9 @@ import numpy as np
 import polars
 from typer import Option
 
-from counterflow import wording
 from counterflow.cli.options import FitDirectory
-from counterflow.cli.output import Told, answering, judged, picked, sourced
+from counterflow.cli.output import Told, answering, judged, listed, picked, sourced
 from counterflow.fits.fit import load
-from counterflow.notebook import Table
 from counterflow.questions.question import envelope
 from counterflow.report.composition import acting_directly
 
@@ -36,13 +34,12 @@ def graph(
         **envelope("graph", fit, sentence, fit.caveats), "rate": rate, "units": list(found.names),
         "edges": [picked(edge, _FIELDS) for edge in edges],
     }  # fmt: skip
-    rows = []
-    for edge in edges:
-        strengths = [wording.number(edge.direct_strength), wording.number(edge.total_strength)]
-        q_value = f"{edge.q_value:.2g}" if np.isfinite(edge.q_value) else "–"
-        rows.append([f"{edge.cause} -> {edge.effect}", edge.kind, q_value, *strengths])
-    columns = ["edge", "influence", "q-value", "direct strength", "total strength"]
-    table = Table("who acts on whom", columns, rows, left=2)
+    rows = [
+        {"edge": f"{edge.cause} -> {edge.effect}", "influence": edge.kind, **told}
+        for edge, told in zip(edges, content["edges"], strict=True)
+    ]
+    columns = ("edge", "influence", "q_value", "direct_strength", "total_strength")
+    table = listed("who acts on whom", rows, *columns, left=2)
     judgement = judged(fit.caveats, f"counterflow check {directory}")
     parts = (sentence, table, *sourced(fit.provenance), *judgement)
     return Told(content, parts, frame=lambda: polars.DataFrame(content["edges"], _FIELDS.split()))

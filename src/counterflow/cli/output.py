@@ -243,7 +243,7 @@ def facts(content: Mapping[str, Any]) -> Iterator[Part]:
         if name in ("caveats", "next") or value is None or value in ("", [], (), {}):
             continue
         if isinstance(value, (list, tuple)) and isinstance(value[0], Mapping):
-            yield listed(title, value, list(value[0]))
+            yield listed(title, value, *value[0])
         else:
             yield f"{title}: {_cell(value)}"
     yield from noted(content.get("caveats", ()))
@@ -251,10 +251,13 @@ def facts(content: Mapping[str, Any]) -> Iterator[Part]:
         yield from ("", *content["next"])
 
 
-def listed(title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Table:
-    """A table of what JSON has as a list of objects."""
-    cells = [[_cell(row.get(name)) for name in columns] for row in rows]
-    return Table(title, [name.replace("_", " ") for name in columns], cells, left=len(columns))
+def listed(title: str, rows: Sequence[Mapping[str, Any]], *columns: str, left: int | None = None) -> Table:
+    """A table of what JSON has as a list of objects; all columns but the first ``left`` (all) are numbers."""
+    cells = [
+        [wording.number(cell) if isinstance(cell := row.get(name), float) else _cell(cell) for name in columns]
+        for row in rows
+    ]
+    return Table(title, [name.replace("_", " ") for name in columns], cells, len(columns) if left is None else left)
 
 
 def _cell(value: Any) -> str:

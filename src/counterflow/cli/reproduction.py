@@ -11,10 +11,9 @@ import typer
 from typer import Argument, Option
 
 from counterflow.cli import output
-from counterflow.cli.output import Format, Part, Told, answering, picked
+from counterflow.cli.output import Format, Part, Told, answering, listed, picked
 from counterflow.errors import OptionError
 from counterflow.fits.progress import progress_of
-from counterflow.notebook import Table
 
 if TYPE_CHECKING:
     from counterflow.paper.experiments.experiment import Experiment, Request
@@ -44,9 +43,8 @@ def reproduce(
     if "list" in names:
         if len(names) > 1:
             raise OptionError("'list' names every experiment: leave the other names out.")
-        listed = [picked(each, "name title paper question") for each in _chosen(["all"])]
-        rows = [[each["name"], each["title"], each["paper"]] for each in listed]
-        return Told({"experiments": listed}, [Table("Experiments", ["name", "what", "in the paper"], rows, 3)])
+        known = [picked(each, "name title paper question") for each in _chosen(["all"])]
+        return Told({"experiments": known}, [listed("Experiments", known, "name", "title", "paper")])
     chosen = _chosen(names)
     request = Request(quick, _existing("--hai", hai), _existing("--swat", swat))
     output.check_folder(out)
@@ -73,19 +71,17 @@ def reproduce(
         "verdicts": verdicts,
         "experiments": [_chapter_json(each) for each in chapters],
     }
-    return Told(content, _shown(chapters, whole, verdicts, page, text))
+    return Told(content, _shown(content))
 
 
-def _shown(
-    chapters: Sequence[Experiment], whole: Sequence[Experiment], verdicts: dict[str, int], page: Path, text: Path
-) -> Iterator[Part]:
-    for each in chapters:
-        rows = [[claim.subject, claim.ours, claim.verdict] for claim in each.claims]
-        yield Table(f"{each.name}: {each.title}", ["", "ours", "verdict"], rows, left=3)
-    told = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
-    yield from ("", f"verdicts: {told}", f"  report: {page} (and {text.name}, figures)")
-    if others := [each.name for each in whole if each not in chapters]:
-        yield f"  also in it, from results that are there: {', '.join(others)}"
+def _shown(content: dict[str, Any]) -> Iterator[Part]:
+    for each in content["experiments"]:
+        yield listed(f"{each['name']}: {each['title']}", each["claims"], "subject", "ours", "verdict")
+    told = ", ".join(f"{count} {verdict}" for verdict, count in content["verdicts"].items())
+    report = content["report"]
+    yield from ("", f"verdicts: {told}", f"  report: {report['html']} (and {report['markdown'].name}, figures)")
+    if others := set(report["experiments"]) - {each["name"] for each in content["experiments"]}:
+        yield f"  also in it, from results that are there: {', '.join(sorted(others))}"
 
 
 def _chosen(asked: Sequence[str]) -> list[type[Experiment]]:
