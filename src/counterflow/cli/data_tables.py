@@ -21,7 +21,6 @@ from counterflow.data import sample as samples
 from counterflow.data.databases import is_sqlite, open_query, public_address, sqlite_file
 from counterflow.data.headers import without_measure
 from counterflow.errors import DataError, OptionError
-from counterflow.frames import as_csv
 from counterflow.notebook import Table as Shown
 from counterflow.plant import Channel, Recording
 from counterflow.printable import shown
@@ -185,7 +184,7 @@ def _plain(text: str) -> str:
 # ---- read
 
 
-@answering(options=_OF_TABLE)
+@answering("parquet", "feather", "csv", options=_OF_TABLE)
 def read(
     out: Annotated[Path, Option(metavar="FILE", help="The table: .parquet, .feather or .csv.")],
     opcua: Annotated[str | None, Option(metavar="URL", help="An OPC UA server, such as opc.tcp://host:4840.")] = None,
@@ -197,7 +196,6 @@ def read(
     security: Annotated[
         str | None, Option(metavar="TEXT", help="OPC UA: policy,mode,certificate,key, as asyncua has it.")
     ] = None,
-    force: output.Force = False,
     **given: Any,
 ) -> Told:
     """Read logs from files, a database or an OPC UA server into one table: a time column, and a column for each tag.
@@ -206,17 +204,13 @@ def read(
 
     Example: counterflow data read --opcua opc.tcp://host:4840 --node "ns=2;s=Area1" --start 2024-11-01 --out a.parquet
     """
-    output.check_file("--out", out, ("parquet", "feather", "csv"), force)
     table = _opened(given, opcua, nodes=node or [], start=start, stop=stop, security=security)
     frame = _frame(table)
-    kind = out.suffix.lower()
-    content = as_csv(frame) if kind == ".csv" else frame.write_ipc if kind == ".feather" else frame.write_parquet
-    output.write_all({out: content}, force)
     return Told({
         "table": out, "files": [f"{file.name} ({file.kind})" for file in table.files[:5]], "rows": len(frame),
         "time": table.time_name, "channels": list(table.channels), "units": table.measures,
         "notes": [note.text for note in table.notes], "next": [_NEXT.format(out)],
-    })  # fmt: skip
+    }, frame=lambda: frame)  # fmt: skip
 
 
 def _frame(table: Table) -> polars.DataFrame:

@@ -115,40 +115,34 @@ def demo(
 def from_a_log() -> tuple[dict[str, Any], list[Part]]:
     """Read the sample, fit it, ask, and simulate the truth: the same disturbances and noise, another set point."""
     recording, preparation = read_logs(sample.path())
-    asked = training.fit(recording).counterfactual(recording, add={UNIT: {INPUT: ADDED}}, start=START, stop=STOP)
-    first = asked[EFFECT].first
-    rows = slice(first, first + len(asked[EFFECT].mean))
+    asked = report.AskCounterfactual(EFFECT, None, START, STOP, add={UNIT: {INPUT: ADDED}}, headline=CHANNEL)
+    told = report.tell(training.fit(recording), recording, asked)
+    assert isinstance(told, report.Told)
+    assert isinstance(told.answer, Counterfactual)
+    world, at = told.answer, told.headline_index
+    rows = slice(world.first, world.stop)
     usual = sample.simulate()
     feed = usual.columns[INPUT].copy()
     feed[rows] += ADDED
     other = sample.simulate(do={INPUT: feed})
-    inside, ends = [], {}
-    for name, world in asked.items():
-        true = np.stack([(other.clean[each] - usual.clean[each])[rows] for each in world.channels], axis=1)
-        mean, low, high = (np.asarray(each) - world.was for each in (world.mean, world.lower, world.upper))
-        inside.append(((low <= true) & (true <= high)).ravel())
-        ends[name] = [each[-1] for each in (mean, low, high, true)]
-    k = asked[EFFECT].channels.index(CHANNEL)
-    answer, lower, upper, truth = (float(each[k]) for each in ends[EFFECT])
-    share = float(np.concatenate(inside).mean())
-    told = {
-        "file": sample.path().name, "unit": UNIT, "input": INPUT, "added": ADDED, "effect": EFFECT, "channel": CHANNEL,
-        "start": START, "stop": STOP, "sentence": asked.sentence(), "answer": answer, "lower": lower, "upper": upper,
-        "truth": truth, "inside": share,
+    true = world.was + np.stack([(other.clean[tag] - usual.clean[tag])[rows] for tag in world.channels], axis=1)
+    told = replace(told, truth=true)
+    low, high = (np.asarray(end) for end in (world.lower, world.upper))
+    share = float(((low <= true) & (true <= high)).mean())
+    ends = {"answer": world.mean, "lower": low, "upper": high, "truth": true}
+    found = {
+        "file": sample.path().name, "sentence": told.sentence(), "channel": CHANNEL, "inside": share,
+        **{name: float((each - world.was)[-1, at]) for name, each in ends.items()},
     }  # fmt: skip
-    measure = sample.OUTPUTS[CHANNEL]
-    value, interval = wording.measured(answer, lower, upper, measure, sign=True)
     drafted = next(step for step in preparation.steps if step.name == "drafted").numbers["units"]
     sides = [(unit["name"], side, unit[side]) for unit in drafted for side in ("inputs", "outputs")]
-    return told, [
+    return found, [
         Line("From a historian's file to an answer", "bold"),
         f"{sample.path().name}, which ships with the package, read as it is:",
         *(f"  {unit}: {side} {', '.join(each['name'] for each in channels)}" for unit, side, channels in sides),
         "",
-        asked.sentence(),
-        f"{CHANNEL} at the end: {value} (95 %: {interval}); the truth, by the simulator: "
-        f"{wording.quantity(wording.number(truth, 2, sign=True), measure)}. Of all rows and channels, "
-        f"{wording.share(share, 0)} of the truth lies within the intervals.",
+        told.sentence(),
+        f"Of all its rows and channels, {wording.share(share, 0)} of the truth lies within the intervals (95 %).",
         "",
     ]
 

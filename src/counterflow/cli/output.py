@@ -166,8 +166,8 @@ def _file_of(told: Told, out: Path, content: Mapping[str, Any]) -> bytes:
         from counterflow.frames import as_csv
 
         return as_csv(told.frame())
-    buffer = BytesIO()
-    told.frame().write_parquet(buffer)
+    frame, buffer = told.frame(), BytesIO()
+    (frame.write_ipc if kind == ".feather" else frame.write_parquet)(buffer)
     return buffer.getvalue()
 
 
