@@ -3,39 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars
 import pytest
-from typer.testing import CliRunner, Result
+from command_line import COMMAND, process, refused, run, script
+from command_line import answer as told
 
 import counterflow as cf
-from counterflow.cli import app
 from counterflow.cli.federation_file import read_federation
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-def told(*arguments: object) -> dict[str, Any]:
-    done = run(*arguments, "--format", "json")
-    assert done.exit_code == 0, done.output
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
-
-
-def refused(*arguments: object) -> str:
-    done = run(*arguments)
-    assert done.exit_code == 2, done.output
-    assert len(done.stderr.splitlines()) == 1, done.stderr
-    assert done.stdout == ""
-    return done.stderr
 
 
 @pytest.fixture
@@ -154,14 +131,12 @@ def test_broken_files(tmp_path: Path, command: str) -> None:
 
 def test_as_a_process(plant: Path) -> None:
     """No traceback, one line, exit code 2; and nothing heavy is imported for the help."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(cf.__file__).parents[1]), "NO_COLOR": "1"}
-    command = [sys.executable, "-m", "counterflow.cli", "data", "inspect", str(plant), "--time", "clock"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = process(*COMMAND, "data", "inspect", plant, "--time", "clock")
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "has no time column 'clock'" in done.stderr
     code = "import sys; from counterflow.cli import app; assert not {'polars', 'numpy'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    assert script(code).returncode == 0
 
 
 def test_no_draft_is_written_of_a_table_that_makes_no_unit(tmp_path: Path) -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars
 import pytest
+from command_line import answer as told
 from typer.testing import CliRunner
 
 import counterflow as cf
@@ -38,13 +37,6 @@ def truth() -> dict[str, np.ndarray]:
     feed[START:STOP] += 1.0
     other = sample.simulate(do={"FIC-101.SP": feed})
     return {tag: (other.clean[tag] - usual.clean[tag])[START:STOP] for tag in sample.OUTPUTS}
-
-
-def told(*arguments: object) -> dict[str, Any]:
-    done = CliRunner().invoke(app, [*map(str, arguments), "--format", "json"])
-    assert done.exit_code == 0, done.output
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
 
 
 def judged(channels: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]], truth: dict[str, np.ndarray]) -> None:
