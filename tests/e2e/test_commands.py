@@ -479,16 +479,6 @@ def test_bench_times_fits_and_questions() -> None:
 
 
 @pytest.mark.parametrize(
-    "command",
-    ["simulate", "fit", "whatif", "explain", "restore", "forecast", "graph", "console", "bench"],
-)
-def test_help_has_an_example(command: str) -> None:
-    done = run(command, "--help", code=0)
-    assert f"counterflow {command} " in done.stdout
-    assert "Example" in done.stdout
-
-
-@pytest.mark.parametrize(
     "broken",
     [
         "import counterflow.plant.recording as r\n"

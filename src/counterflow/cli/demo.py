@@ -29,7 +29,6 @@ from counterflow.errors import OptionError, StorageError
 from counterflow.files import blaming, make_folder
 from counterflow.fits import training
 from counterflow.fits.fit import Fit
-from counterflow.notebook import Table
 from counterflow.plant import Recording
 from counterflow.questions.attribution import Attribution
 from counterflow.questions.counterfactual import Counterfactual
@@ -106,7 +105,7 @@ def demo(
         "files": {"recording": out / RECORDING, "fit": out / FIT, "report": out / REPORT},
         **output.fit_json(fit.status, fit.traffic), **_content(content, incident),
     }  # fmt: skip
-    return Told(told, (*first, *_shown(out, fit, content, incident, seconds)))
+    return Told(told, (*first, *_shown(out, fit, content, seconds)))
 
 
 # ---- the log that ships with the package
@@ -161,7 +160,7 @@ def look_into(worlds: Worlds, calm: FloatArray, fit: Fit) -> list[Section]:
     """The heating steam valve stuck: what would have been, who did it, what brings the pressure back."""
     recording = worlds.recording
     start = recording.rows - BEGIN
-    stop, clock = start + WINDOW, report.Clock.of(recording.dt)
+    stop = start + WINDOW
     valve = calm[start:stop, demo_plant.input_at("water_treatment", "heating steam valve")]
     boiler = demo_plant.outputs_of("boiler")
     world = report.tell(fit, recording, report.AskCounterfactual(
@@ -182,7 +181,7 @@ def look_into(worlds: Worlds, calm: FloatArray, fit: Fit) -> list[Section]:
         world = replace(world, truth=worlds.again(calm)[start:stop, boiler])
     remedy = report.tell(fit, recording, report.AskRestoration(
         "boiler", {"drum pressure": lost}, {"boiler": ["fuel valve"], "turbine": ["governor valve"]}, BACK,
-        question=f"What would bring the drum pressure back by {lost:+g} bar within {clock.span(BACK)}?",
+        question=f"What would bring the drum pressure back by {lost:+g} bar within {BACK} minutes?",
     ))  # fmt: skip
     if isinstance(remedy, report.Told) and isinstance(remedy.answer, Restoration):
         remedy = replace(remedy, truth=worlds.ahead(held(remedy.answer.change, BACK))[:, boiler])
@@ -280,21 +279,9 @@ def _content(content: report.Report, incident: Sequence[Section]) -> dict[str, A
     }  # fmt: skip
 
 
-def _shown(
-    out: Path, fit: Fit, content: report.Report, incident: Sequence[Section], seconds: float
-) -> Iterator[Part]:  # fmt: skip
+def _shown(out: Path, fit: Fit, content: report.Report, seconds: float) -> Iterator[Part]:
     yield from output.fitted(fit)
-    for whatif in content.whatifs:
-        at = whatif.headline_index
-        row, rows = whatif.peak_row(at), []
-        for answer in whatif.answers:
-            error = whatif.relative_error(answer)
-            largest = whatif.quantity(answer, row, at) + whatif.interval(answer, row, at)
-            misses = "" if answer.truth or error is None else wording.share(error, 0)
-            rows.append([answer.label, whatif.quantity(answer, 0, at), largest, misses])
-        after = f"after {(row + 1) * whatif.clock.step:g} min, at its largest"
-        yield Table(whatif.question, ["", f"{whatif.channels[at].name} after 1 min", after, "misses by"], rows)
-    for told in incident:
+    for told in content.sections:
         yield from ("", Line(told.question, "bold"), told.sentence())
     yield from output.noted([note for note in content.caveats if note not in fit.caveats])
     yield ""

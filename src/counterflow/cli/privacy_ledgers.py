@@ -15,7 +15,7 @@ from counterflow.cli.output import Line, Part, Told, answering, check_new, noted
 from counterflow.errors import OptionError, StorageError
 from counterflow.notebook import Table
 from counterflow.plant.units import check_name, first_repeated
-from counterflow.privacy.accounting import ANY_ROWS, check_budget, total_epsilon
+from counterflow.privacy.accounting import ANY_ROWS, total_epsilon
 from counterflow.privacy.ledger import RESERVED, SUFFIX, WITHDRAWN, Entry, Ledger, ledger_path
 
 
@@ -38,9 +38,6 @@ def open_ledgers(
     repeated = first_repeated(unit)
     if repeated is not None:
         raise OptionError(f"--unit {repeated!r} is given twice: give it once.")
-    check_budget(epsilon, delta, "privacy open")
-    if window < 1:
-        raise OptionError(f"--window {window}: give a whole number of at least 1.")
     if place.suffix == SUFFIX and len(unit) > 1:
         raise OptionError(f"{str(place)!r} is one file, but {len(unit)} units are given: give a directory.")
     paths = [place if place.suffix == SUFFIX else ledger_path(place, name) for name in unit]

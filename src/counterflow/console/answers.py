@@ -15,7 +15,7 @@ from counterflow.plant.units import unknown_name
 from counterflow.questions.answer import Answer
 from counterflow.questions.question import DRAWN, Form, Request, envelope
 from counterflow.questions.registry import QUESTIONS
-from counterflow.report import Clock, Report, render, section
+from counterflow.report import Report, render, section
 
 MOST_NUMBERS = 400_000  # of each kind in one answer
 KINDS = {"json": "application/json", "csv": "text/csv; charset=utf-8", "html": "text/html; charset=utf-8"}
@@ -86,6 +86,6 @@ def _html(seat: Seat, request: Request, found: Answer) -> str:
     return render(Report(
         f"A question asked at {seen}",
         f"Asked in the console at the seat of {seen}, of a fit by method {seat.method!r}.",
-        (section(request.words(seat.plant), found, Clock.of(seat.plant.dt)),),
+        (section(request.words(seat.plant), found),),
         tuple(part.unit for part in seat.parts.values()), notes=seat.caveats, provenance=provenance, graph=graph,
     ))  # fmt: skip

@@ -27,7 +27,6 @@ from counterflow.plant.units import unknown_name
 from counterflow.questions.numbers import finite, series
 from counterflow.questions.question import check_window
 from counterflow.questions.registry import QUESTIONS
-from counterflow.report import Clock
 from counterflow.report.composition import acting_directly, assumptions
 
 Known = Annotated[float | None, BeforeValidator(finite)]
@@ -203,13 +202,32 @@ class UnitResponse(Response):
     outputs: list[OutputResponse]
 
 
+class ClockResponse(Response):
+    """How rows read as times: row 30 of one-minute rows is "minute 30"; rows one second apart (the default) are
+    counted, not timed."""
+
+    step: float
+    unit: str
+    point: str
+
+
+_CLOCKS = ((86400.0, "days", "day"), (3600.0, "h", "hour"), (60.0, "min", "minute"), (0.0, "s", "second"))
+
+
+def clock_of(dt: float) -> ClockResponse:
+    if dt == 1.0:
+        return ClockResponse(step=1.0, unit="steps", point="row")
+    size, unit, point = next(each for each in _CLOCKS if dt >= each[0])
+    return ClockResponse(step=dt / (size or 1.0), unit=unit, point=point)
+
+
 class PlantResponse(Response):
     seat: str
     kind: Kind
     unit: str | None
     method: str
     dt: float
-    clock: Clock
+    clock: ClockResponse
     calendar: CalendarResponse | None
     rows: int | None
     units: list[UnitResponse]
@@ -231,7 +249,7 @@ def plant(seat: Here) -> dict[str, Any]:
     from_logs = any(caveat.code == "model-form" for caveat in seat.caveats)  # fits from logs have a note of their form
     return {
         "seat": seat.id, "kind": seat.kind, "unit": seat.unit, "method": seat.method, "dt": seat.plant.dt,
-        "clock": Clock.of(seat.plant.dt), "rows": count, "units": [_unit(seat, unit) for unit in seat.plant.units],
+        "clock": clock_of(seat.plant.dt), "rows": count, "units": [_unit(seat, unit) for unit in seat.plant.units],
         "calendar": dates and {
             "begins": dates.begins / 1e6, "step": dates.step / 1e6, "zone": dates.zone,
             "jumps": [(row, extra / 1e6) for row, extra in dates.jumps],

@@ -12,7 +12,7 @@ from counterflow.questions.forecast import AskForecast
 from counterflow.questions.paths import AskPaths
 from counterflow.questions.restoration import AskRestoration
 from counterflow.report.composition import compose, tell, write_report
-from counterflow.report.content import Clock, Estimate, Refusal, Report, Section, Told, WhatIf, section
+from counterflow.report.content import Estimate, Refusal, Report, Section, Told, WhatIf, section
 from counterflow.report.page import render, write
 
 __all__ = [
@@ -23,7 +23,6 @@ __all__ = [
     "AskForecast",
     "AskPaths",
     "AskRestoration",
-    "Clock",
     "Estimate",
     "Refusal",
     "Report",

@@ -19,7 +19,6 @@ from counterflow.questions.question import Request
 from counterflow.questions.registry import QUESTIONS
 from counterflow.report.content import (
     ROWS_SHARED,
-    Clock,
     Estimate,
     Refusal,
     Report,
@@ -84,7 +83,7 @@ def compose(
     of_moments = known is not None and known.of_moments
     rests_on = assumptions(known is not None, known is not None and known.model.learned, of_moments)
     graph = fit.graph() if known is not None and known.model.told and len(units) > 1 else None
-    facts = {"units": str(len(units)), "recorded": Clock.of(recording.dt).span(recording.rows)}
+    facts = {"units": str(len(units)), "recorded": wording.span(recording.rows, recording.dt)}
     facts["crossed the wire"] = str(fit.traffic)
     if graph is not None:
         facts["direct influences"] = f"{len(graph.direct())} of {len(graph.edges)} pairs"
@@ -179,7 +178,7 @@ def tell(
     words = request.words(fit.plant, recording.calendar if dated else None)
     try:
         reply = fit.ask(request, recording if request.of_past or request.after_record else None)
-        told = section(words, reply, Clock.of(recording.dt), request.headline)
+        told = section(words, reply, request.headline)
         if isinstance(told, WhatIf):
             beside = [Estimate.of(label, each.ask(request), each.method) for label, each in (others or {}).items()]
             own = "Counterflow" if fit.method == "sufficient" else f"method {fit.method!r}"

@@ -48,32 +48,6 @@ def plain(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Clock:
-    """How rows read as times: row 30 of one-minute rows is "minute 30", twelve of them are "12 min"."""
-
-    step: float = 1.0
-    unit: str = "steps"
-    point: str = "row"
-
-    @classmethod
-    def of(cls, dt: float) -> Clock:
-        """For rows ``dt`` seconds apart; rows one second apart (the default) are counted, not timed."""
-        if dt == 1.0:
-            return cls()
-        for seconds, unit, point in ((86400, "days", "day"), (3600, "h", "hour"), (60, "min", "minute")):
-            if dt >= seconds:
-                return cls(dt / seconds, unit, point)
-        return cls(dt, "s", "second")
-
-    def at(self, row: int) -> str:
-        return f"{self.point} {row * self.step:g}"
-
-    def span(self, rows: int) -> str:
-        count = rows * self.step
-        return f"{count:g} {self.unit[:-1] if count == 1 and self.unit in ('steps', 'days') else self.unit}"
-
-
-@dataclass(frozen=True)
 class Section(ABC):
     """A question in words, and what came back."""
 
@@ -108,7 +82,6 @@ class Told(Section):
 
     answer: Answer
     headline: str
-    clock: Clock = field(default_factory=Clock)
     truth: FloatArray | None = None
     changed: tuple[int, int] | None = None
 
@@ -159,13 +132,13 @@ class Told(Section):
         ends = self.answer.ends() if isinstance(self.answer, Restoration) else []
         return [aim for output, aim, _ in ends if output.name == self.channels[k].name]
 
-    def shaded(self, places: Any) -> tuple[str, tuple[Any, Any]] | None:
-        """Along an axis of rows, what is shaded: why, and its ends."""
+    def shaded(self, places: Any) -> tuple[Any, Any] | None:
+        """The ends of what is shaded along an axis of rows: where inputs differ."""
         if self.changed is None:
             return None
         first = self.answer.rows.timeline.first
         low, high = (min(max(row - first, 0), len(places) - 1) for row in (self.changed[0], self.changed[1] - 1))
-        return "while inputs differ", (places[low], places[high])
+        return places[low], places[high]
 
     def sentence(self) -> str:
         """The answer in words, for the headline channel, and where it is known the truth."""
@@ -243,10 +216,6 @@ class WhatIf(Told):
     def caveats(self) -> Sequence[Caveat]:
         return [note for each in self.estimates if each.effect is not None for note in each.effect.caveats]
 
-    def shaded(self, places: Any) -> tuple[str, tuple[Any, Any]] | None:
-        duration = self.answer.about.request.duration
-        return None if duration is None else ("while the change is held", (0.0, duration * self.clock.step))
-
     def peak_row(self, index: int) -> int:
         """The row in which the true effect (or the first estimate) on a channel is largest."""
         return int(np.abs(self.answers[0].mean[:, index]).argmax())
@@ -287,7 +256,7 @@ class WhatIf(Told):
         at, row = self.headline_index, self.peak_row(self.headline_index)
         value, size = float(self.truth[row, at]), self.quantity(self.answers[0], row, at).lstrip("+-")
         moves = f"{'rises' if value > 0 else 'falls'} by up to {size}" if value else "does not move"
-        parts = [f"In truth the {self.headline} {moves}, {self.clock.span(row + 1)} after the change begins."]
+        parts = [f"In truth the {self.headline} {moves} {self.answer.timeline.at(row)}."]
         for answer in self.estimates:
             text = f"{answer.label} says {self.quantity(answer, row, at)}{self.interval(answer, row, at)}"
             error = self.relative_error(answer)
@@ -297,10 +266,11 @@ class WhatIf(Told):
         return " ".join(parts)
 
 
-def section(words: str, answer: Answer, clock: Clock, headline: str | None = None) -> Told:
+def section(words: str, answer: Answer, headline: str | None = None) -> Told:
     """An answer as a report shows it."""
-    kind = WhatIf if isinstance(answer, Effect) else Told
-    return kind(words, answer, headline or answer.ranked_channels()[0], clock)
+    kind, duration = WhatIf if isinstance(answer, Effect) else Told, getattr(answer.about.request, "duration", None)
+    changed = None if duration is None else (0, duration)
+    return kind(words, answer, headline or answer.ranked_channels()[0], changed=changed)
 
 
 @dataclass(frozen=True)

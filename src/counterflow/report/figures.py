@@ -18,8 +18,7 @@ from counterflow.arrays import FloatArray
 from counterflow.checks.verdicts import Verdict, kinds
 from counterflow.errors import OptionError
 from counterflow.questions.numbers import channel_label
-from counterflow.questions.plots import Axis, Line, literal, short_dates
-from counterflow.questions.timeline import Steps
+from counterflow.questions.plots import Line, literal, short_dates
 from counterflow.report.content import Told
 from counterflow.report.templates import Svg, inline
 
@@ -78,21 +77,15 @@ def told(told: Told, index: int, prefix: str, size: tuple[float, float], title: 
 
     Nothing is drawn across missing rows, or where time jumps.
     """
-    answer, clock, name = told.answer.rows, told.clock, channel_label(told.channels[index])
-    after = isinstance(answer.timeline, Steps)
-    curves = [_styled(line, after) for line in lines_of(told, index)]
+    answer, name = told.answer.rows, channel_label(told.channels[index])
+    curves = [_styled(line) for line in lines_of(told, index)]
     if told.truth is not None:  # dashed and on top: where the two agree, both can be seen
-        true = _from_zero(told.truth[:, index]) if after else told.truth[:, index]
-        curves.append(Line("", true, look={"color": TRUTH, **_THIN, "zorder": 5}))
-    if after:
-        rows = Axis(clock.step * np.arange(answer.timeline.count + 1), f"{clock.unit} since the change began")
-    else:
-        rows = answer.timeline.axis()
-        rows = rows if answer.about.calendar is not None else Axis(clock.step * rows.places, clock.point)
+        curves.append(Line("", told.truth[:, index], look={"color": TRUTH, **_THIN, "zorder": 5}))
+    rows = answer.timeline.axis()
     times, shaded = rows.places, told.shaded(rows.places)
     with _axes(size, head=0.27 if title else 0.08) as (figure, axes):
         if shaded is not None:
-            axes.axvspan(*shaded[1], color=SHADE, linewidth=0, zorder=0)
+            axes.axvspan(*shaded, color=SHADE, linewidth=0, zorder=0)
         if answer.zero:
             axes.axhline(0.0, color=GRID, linewidth=1.0)
         for aim in told.aims(index):
@@ -123,18 +116,10 @@ def mark(line: Line) -> tuple[str, str, Mapping[str, Any]]:
     }[line.role]
 
 
-def _styled(line: Line, from_zero: bool) -> Line:
-    """A line of an answer in the colours of a page; at the moment of a change it is zero."""
+def _styled(line: Line) -> Line:
+    """A line of an answer in the colours of a page."""
     _, colour, look = mark(line)
-    ends = [line.values, line.lower, line.upper]
-    if from_zero:
-        ends = [None if each is None else _from_zero(each) for each in ends]
-    return replace(Line.banded(line.name, ends, colour), look={"color": colour, **look})
-
-
-def _from_zero(series: FloatArray) -> FloatArray:
-    """At the moment of the change there is no effect yet."""
-    return np.concatenate([[0.0], series])
+    return replace(line, look={"color": colour, **look})
 
 
 def longest_first(fits: Mapping[str, Fit]) -> dict[str, Fit]:

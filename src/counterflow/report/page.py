@@ -94,8 +94,8 @@ def _legend(told: Told) -> list[Entry]:
         found.append(("dashed", "--truth", TRUTH))
     if any(told.aims(k) for k in told.drawn):
         found.append(("dashed", "--fact", "wanted"))
-    if told.drawn and (shaded := told.shaded(answer.rows.timeline.axis().places)) is not None:
-        found.append(("block", "--shade", shaded[0]))
+    if told.drawn and told.changed is not None:
+        found.append(("block", "--shade", "while inputs differ"))
     return found
 
 

@@ -23,6 +23,7 @@ pytest.importorskip("fastapi", reason="FastAPI is not installed: pip install 'co
 from fastapi.testclient import TestClient
 
 from counterflow.console.app import create
+from counterflow.console.views import clock_of
 
 NAMES = ("boiler", "turbine", "pump")
 ROWS = 1500
@@ -269,6 +270,13 @@ def test_channels_come_with_limits_and_seen_ranges(page: TestClient) -> None:
     assert speed["last"] == pytest.approx(u[-1, 1])
     assert len(told["assumptions"]) == 2
     assert (told["clock"], told["rows"]) == ({"step": 1.0, "unit": "min", "point": "minute"}, ROWS + 1)
+
+
+def test_times_read_as_times() -> None:
+    told = {dt: tuple(clock_of(dt).model_dump().values()) for dt in (1.0, 900.0, 0.5, 7200.0)}
+    assert told == {
+        1.0: (1.0, "steps", "row"), 900.0: (15.0, "min", "minute"), 0.5: (0.5, "s", "second"), 7200.0: (2.0, "h", "hour")
+    }  # fmt: skip
 
 
 def test_the_log_keeps_extremes(page: TestClient) -> None:

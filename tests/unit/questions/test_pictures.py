@@ -205,7 +205,7 @@ def test_nothing_is_drawn_across_gaps_and_jumps():
 
 
 def test_reports_leave_gaps_open():
-    from counterflow.report.content import Clock, section
+    from counterflow.report.content import section
     from counterflow.report.figures import told
 
     y = np.array(RECORDING["turbine"].y)
@@ -213,7 +213,7 @@ def test_reports_leave_gaps_open():
     parts = {n: (RECORDING[n].y if n != "turbine" else y, RECORDING[n].u) for n in RECORDING.names}
     recording = cf.Recording.from_arrays(parts, units=UNITS)
     reply = _everything()["fit"].counterfactual(recording, {HOSTILE: {"<b>in": 0.0}}, 300, 330)["turbine"]
-    world = section("?", reply, Clock(), "speed")
+    world = section("?", reply, "speed")
     drawing = str(told(world, 0, "p", (4.0, 3.0)))
     measured = [path for path in re.findall(r' d="([^"]+)"', drawing) if path.count("M") == 2 and "L" in path]
     assert measured, "the measured line has two pieces"

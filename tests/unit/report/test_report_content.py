@@ -25,7 +25,6 @@ from counterflow.report import (
     AskForecast,
     AskPaths,
     AskRestoration,
-    Clock,
     Estimate,
     Report,
     WhatIf,
@@ -245,12 +244,6 @@ def test_checks_are_on_the_page_with_verdict_number_remedy_and_picture() -> None
         assert f'aria-label="{kind.name}: ' in page or not kind.always, kind.name
 
 
-def test_times_read_as_times() -> None:
-    assert (Clock.of(1.0).at(7), Clock.of(1.0).span(1), Clock.of(1.0).span(2)) == ("row 7", "1 step", "2 steps")
-    assert (Clock.of(60.0).at(90), Clock.of(900.0).span(2)) == ("minute 90", "30 min")
-    assert (Clock.of(0.5).span(3), Clock.of(3600.0).at(2)) == ("1.5 s", "hour 2")
-
-
 def test_gaps_and_bare_arrays() -> None:
     units = [cf.Unit("a", 1, 1, 1), cf.Unit("b", 1, 1, 2)]
     plant = cf.random_plant(units, rng=1)
@@ -279,7 +272,7 @@ def whatif(**changes: object) -> WhatIf:
     mean = np.array([[1.0, 0.0, 0.0], [2.0, 0.0, 0.0], [1.5, 0.0, 0.0]])
     effect = replace(FIT.ask(asked), mean=mean)
     effect.__dict__["_ends"] = mean - 0.5, mean + 0.5
-    told = section(HOSTILE, effect, Clock.of(60.0), "power")
+    told = section(HOSTILE, effect, "power")
     assert isinstance(told, WhatIf)
     return replace(told, **changes)  # type: ignore[arg-type]
 
@@ -288,7 +281,7 @@ def test_a_what_if_beside_others_and_the_truth() -> None:
     asked = whatif(label="our fit")
     twin = whatif(label="our fit", truth=-asked.answer.course, others=[Estimate(HOSTILE, 0 * asked.answer.course)])
     assert twin.sentence() == (
-        "In truth the power falls by up to 2.00 MW, 2 min after the change begins. Our fit says +2.00 MW (95 %: +1.50 "
+        "In truth the power falls by up to 2.00 MW after 2 steps. Our fit says +2.00 MW (95 %: +1.50 "
         f"to +2.50); over all channels and times it misses by 200 % of the true effect. {HOSTILE} says +0.00 MW; over "
         "all channels and times it misses by 100 % of the true effect."
     )
