@@ -331,7 +331,7 @@ def test_graph(place: Path, fit: cf.Fit, tmp_path: Path) -> None:
     assert edge["total_strength"] == fit.graph(0.01).edge("boiler", "turbine").total_strength
     done = run("graph", place / "fit", "--out", tmp_path / "g.csv", code=0)
     assert "act directly: boiler -> turbine" in done.stdout
-    assert polars.read_csv(tmp_path / "g.csv").columns[:3] == ["cause", "effect", "direct"]
+    assert polars.read_csv(tmp_path / "g.csv").columns[:3] == ["cause", "effect", "p_value"]
 
 
 # ---- what is refused

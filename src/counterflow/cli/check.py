@@ -6,10 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 from typer import Option
 
-from counterflow import wording
 from counterflow.checks import Check, Checks
 from counterflow.checks import check as look
 from counterflow.cli import inputs, output
@@ -17,7 +15,6 @@ from counterflow.cli.options import FitDirectory
 from counterflow.cli.output import STYLES, Line, Part, Told, answering
 from counterflow.errors import OptionError
 from counterflow.fits.fit import load
-from counterflow.notebook import Table
 from counterflow.plant.calendar import as_steps
 from counterflow.questions.question import envelope
 
@@ -94,24 +91,10 @@ def _count(checks: tuple[Check, ...]) -> str:
 
 def _shown(found: Checks, sentence: str, drawn: Path | None, fit: Fit, tried: Refutation | None) -> Iterator[Part]:
     yield Line(sentence, STYLES[found.verdict])
-    rows = []
-    for each in found:
-        number = wording.number(each.number) if np.isfinite(each.number) else "–"
-        rows.append([each.verdict, each.name, each.about, number, each.unit_of_number])
-    source = "the rows of the fit" if found.fitted else "rows that the fit has not seen"
-    title = f"{found.rows} rows: {source}" if found.rows else "no rows to look at"
-    yield Table(title, ["verdict", "check", "of", "number", "which is"], rows, left=3)
-    for each in (*found.of("fail"), *found.of("caution"), *found.of("unknown")):
-        yield ""
-        yield Line(f"{each.verdict}: {each.title}", STYLES[each.verdict])
-        yield f"  {each.finding[:1].upper()}{each.finding[1:]}."
-        if each.remedy:
-            yield f"  Remedy: {each.remedy}."
+    yield from str(found).splitlines()
     yield from output.sourced(fit.provenance)
     yield from output.noted(fit.caveats)
     if drawn is not None:
         yield from ("", f"written: {drawn}")
     if tried is not None:
-        table = tried.table()
-        yield Line(tried.summary(), STYLES[tried.verdict])
-        yield Table("refuters", table.columns, table.rows, table.left)
+        yield from (Line(tried.summary(), STYLES[tried.verdict]), tried.table())

@@ -13,9 +13,9 @@ from typer import Argument, Option
 from counterflow._version import __version__
 from counterflow.cli import output
 from counterflow.cli.data_tables import prepared
+from counterflow.cli.federation_file import unit_text
 from counterflow.cli.options import Files, Seed
 from counterflow.cli.output import Told, answering
-from counterflow.cli.toml_page import shown as shown_path
 from counterflow.data.hai import prepare_hai
 from counterflow.data.stand_ins import write_stand_in
 from counterflow.data.swat import prepare_swat
@@ -87,8 +87,7 @@ def _prepare(dataset: str, files: Sequence[Path], out: Path, options: dict[str, 
         "# counterflow fit THIS-FILE --out fit", "", "[federation]", 'recording = "recording.safetensors"',
     ]  # fmt: skip
     for unit in found.recording.units:
-        lines += ["", f"[{shown_path(('units', unit.name))}]"]
-        lines.append(f"# {unit.n_inputs} inputs, {unit.n_outputs} outputs; see report.md")
+        lines += unit_text(unit.name, [f"# {unit.n_inputs} inputs, {unit.n_outputs} outputs; see report.md"], {})
     contents = {
         "recording.safetensors": found.recording.save, "report.json": (output.as_json(head | report) + "\n").encode(),
         "report.md": _markdown(dataset, found).encode(), "federation.toml": ("\n".join(lines) + "\n").encode(),

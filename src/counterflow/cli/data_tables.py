@@ -12,17 +12,16 @@ import polars
 from typer import Argument, Option
 
 from counterflow.cli import output
-from counterflow.cli.federation_file import read_federation, relative
+from counterflow.cli.federation_file import read_federation, relative, unit_text
 from counterflow.cli.output import Part, Told, answering
-from counterflow.cli.toml_page import quoted, written
-from counterflow.cli.toml_page import shown as shown_path
+from counterflow.cli.toml_page import written
 from counterflow.data import Draft, Inspection, Preparation, Table, draft, inspect, open_table, read_opcua
 from counterflow.data import sample as samples
 from counterflow.data.databases import is_sqlite, open_query, public_address, sqlite_file
 from counterflow.data.headers import without_measure
 from counterflow.errors import DataError, OptionError
 from counterflow.notebook import Table as Shown
-from counterflow.plant import Channel, Recording
+from counterflow.plant import Recording
 from counterflow.printable import shown
 
 _SOURCE: dict[str, Any] = {
@@ -160,21 +159,10 @@ def _draft_text(found: Inspection, made: Draft, given: Mapping[str, Any], place:
     if found.time is not None:
         lines.append(f"dt = {found.time.step / 1e9:.9g}  # seconds between two rows")
     for unit in made.units:
-        lines += ["", f"[{shown_path(('units', unit.name))}]"]
-        for side, pairs in (("inputs", unit.inputs), ("outputs", unit.outputs)):
-            why = {column: f"  # {made.why[column]}" for column, _ in pairs if made.why.get(column)}
-            entries = [f"  {_entry(column, channel)},{why.get(column, '')}" for column, channel in pairs]
-            lines += [f"{side} = [", *entries, "]"] if entries else [f"{side} = []"]
+        lines += unit_text(unit.name, [], {"inputs": unit.inputs, "outputs": unit.outputs}, made.why)
     if made.left_out:
         lines += ["", "# left out:", *(f"#   {_plain(name)}: {_plain(why)}" for name, why in made.left_out.items())]
     return "\n".join("".join(sign for sign in line if sign.isprintable()) for line in lines) + "\n"
-
-
-def _entry(column: str, channel: Channel) -> str:
-    """A channel in TOML: its column alone, or with what is known of it."""
-    about = [f"unit = {quoted(channel.unit)}"] if channel.unit else []
-    about += [f"limits = [{channel.limits[0]:g}, {channel.limits[1]:g}]"] if channel.limits is not None else []
-    return f"{{{', '.join([f'name = {quoted(column)}', *about])}}}" if about else quoted(column)
 
 
 def _plain(text: str) -> str:
@@ -246,7 +234,7 @@ def sample(
         target = out / made.name
         output.write_all({target: made.read_bytes()}, force)
     following = _NEXT.format(f'--sql "select * from log" --database {target}' if form == "sql" else target)
-    return Told({"file": target, "form": form, "next": [following]})
+    return Told({"file": target, "form": form, "next": following})
 
 
 # ---- prepare

@@ -130,7 +130,8 @@ def from_a_log() -> tuple[dict[str, Any], list[Part]]:
     share = float(((low <= true) & (true <= high)).mean())
     ends = {"answer": world.mean, "lower": low, "upper": high, "truth": true}
     found = {
-        "file": sample.path().name, "sentence": told.sentence(), "channel": CHANNEL, "inside": share,
+        "file": sample.path().name, "unit": UNIT, "input": INPUT, "added": ADDED, "effect": EFFECT,
+        "channel": CHANNEL, "start": START, "stop": STOP, "sentence": told.sentence(), "inside": share,
         **{name: float((each - world.was)[-1, at]) for name, each in ends.items()},
     }  # fmt: skip
     drafted = next(step for step in preparation.steps if step.name == "drafted").numbers["units"]

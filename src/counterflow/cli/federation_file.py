@@ -455,13 +455,25 @@ def federation_text(
         f"recording = {quoted(recording)}",
     ]
     for unit in units:
-        lines += ["", f"[{shown(('units', unit.name))}]", f"states = {unit.states}"]
-        lines.append(f"model = {quoted(models[unit.name])}")
-        for side in ("inputs", "outputs"):
-            channels = [{"name": each.name, "unit": each.unit, "limits": each.limits} for each in getattr(unit, side)]
-            known = [written({key: entry for key, entry in each.items() if entry}) for each in channels]
-            lines += [f"{side} = [", *(f"  {each}," for each in known), "]"]
+        sides = {side: [(each.name, each) for each in getattr(unit, side)] for side in _SIDES}
+        lines += unit_text(unit.name, [f"states = {unit.states}", f"model = {quoted(models[unit.name])}"], sides)
     return "\n".join(lines) + "\n"
+
+
+def unit_text(
+    name: str, head: Sequence[str], sides: Mapping[str, Sequence[tuple[str, Channel]]], why: Mapping[str, str] = {}
+) -> list[str]:
+    """Lines of a unit: its ``head``, and its channels by their columns; ``why``: comments on some of them."""
+    lines = ["", f"[{shown(('units', name))}]", *head]
+    for side, channels in sides.items():
+        lines.append(f"{side} = [")
+        for column, channel in channels:
+            measure = {"unit": channel.unit} if channel.unit else {}
+            limits = {"limits": channel.limits} if channel.limits is not None else {}
+            entry = written({"name": column, **measure, **limits} if measure or limits else column)
+            lines.append(f"  {entry},  # {why[column]}" if why.get(column) else f"  {entry},")
+        lines.append("]")
+    return lines
 
 
 def relative(target: Path, base: Path) -> str:

@@ -247,8 +247,8 @@ def facts(content: Mapping[str, Any]) -> Iterator[Part]:
         else:
             yield f"{title}: {_cell(value)}"
     yield from noted(content.get("caveats", ()))
-    if content.get("next"):
-        yield from ("", *content["next"])
+    if then := content.get("next"):
+        yield from ("", *([then] if isinstance(then, str) else then))
 
 
 def listed(title: str, rows: Sequence[Mapping[str, Any]], *columns: str, left: int | None = None) -> Table:

@@ -16,6 +16,7 @@ from counterflow.questions.answer import Answer
 from counterflow.questions.question import DRAWN, Form, Request, envelope
 from counterflow.questions.registry import QUESTIONS
 from counterflow.report import Report, render, section
+from counterflow.report.composition import sourced
 
 MOST_NUMBERS = 400_000  # of each kind in one answer
 KINDS = {"json": "application/json", "csv": "text/csv; charset=utf-8", "html": "text/html; charset=utf-8"}
@@ -79,10 +80,7 @@ def _html(seat: Seat, request: Request, found: Answer) -> str:
         with suppress(CounterflowError):
             graph = seat.graph(0.05)
     seen, source = "the server" if seat.unit is None else seat.unit, seat.provenance
-    provenance = {} if source is None else {
-        "fit": str(source), "Counterflow": source.version, "method": source.method,
-        "data": f"SHA-256 {source.data_digest}",
-    }  # fmt: skip
+    provenance = {} if source is None else sourced(source) | {"data": f"SHA-256 {source.data_digest}"}
     return render(Report(
         f"A question asked at {seen}",
         f"Asked in the console at the seat of {seen}, of a fit by method {seat.method!r}.",

@@ -27,7 +27,7 @@ from counterflow.plant.units import unknown_name
 from counterflow.questions.numbers import finite, series
 from counterflow.questions.question import check_window
 from counterflow.questions.registry import QUESTIONS
-from counterflow.report.composition import acting_directly, assumptions
+from counterflow.report.composition import acting_directly, assumptions, sourced
 
 Known = Annotated[float | None, BeforeValidator(finite)]
 Kind = Literal["unit", "server"]
@@ -397,10 +397,7 @@ def training(seat: Here) -> dict[str, Any]:
             {"name": name, "unit": unit, "group": group, "values": series(values)}
             for name, unit, group, values in drawn if len(values)
         ],
-        "provenance": {
-            "fit": str(source), "Counterflow": source.version, "method": source.method, "seed": str(source.seed),
-            "data": source.data_digest,
-        },
+        "provenance": sourced(source) | {"data": source.data_digest},
     }  # fmt: skip
 
 

@@ -7,14 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from counterflow import wording
 from counterflow.checks import check
 from counterflow.errors import OptionError, UnidentifiedError, UnstableError
 from counterflow.exchange.sensors import what
 from counterflow.identification.sensors import judged
-from counterflow.questions.counterfactual import Counterfactual
 from counterflow.questions.question import Request
 from counterflow.questions.registry import QUESTIONS
 from counterflow.report.content import (
@@ -30,6 +27,7 @@ from counterflow.report.content import (
 from counterflow.report.page import write
 
 if TYPE_CHECKING:
+    from counterflow.exchange.outcome import Provenance
     from counterflow.fits.fit import Fit
     from counterflow.plant import Recording
 
@@ -157,12 +155,16 @@ def acting_directly(edges: Sequence[tuple[str, str]], rate: float) -> str:
 
 
 def _provenance(fit: Fit, recording: Recording) -> dict[str, str]:
-    source, own = fit.provenance, recording.digest if fit.privacy is None else recording.public_digest
-    out = {
-        "fit": str(source), "Counterflow": source.version, "method": source.method, "seed": str(source.seed),
-        "rows": str(recording.rows), "data" if fit.privacy is None else "inputs": f"SHA-256 {own}",
-    }  # fmt: skip
-    return out if source.data_digest == own else {**out, "fitted to other data": f"SHA-256 {source.data_digest}"}
+    own = recording.digest if fit.privacy is None else recording.public_digest
+    data = {"data" if fit.privacy is None else "inputs": f"SHA-256 {own}"}
+    if fit.provenance.data_digest != own:
+        data["fitted to other data"] = f"SHA-256 {fit.provenance.data_digest}"
+    return {**sourced(fit.provenance), "rows": str(recording.rows), **data}
+
+
+def sourced(source: Provenance) -> dict[str, str]:
+    """The fit that answers come from, in words."""
+    return {"fit": str(source), "Counterflow": source.version, "method": source.method, "seed": str(source.seed)}
 
 
 def tell(
@@ -183,21 +185,6 @@ def tell(
             beside = [Estimate.of(label, each.ask(request), each.method) for label, each in (others or {}).items()]
             own = "Counterflow" if fit.method == "sufficient" else f"method {fit.method!r}"
             return replace(told, label=own, others=beside)
-        return replace(told, changed=_changed(recording, reply)) if isinstance(reply, Counterfactual) else told
+        return told
     except (UnidentifiedError, UnstableError) as error:
         return Refusal(words, str(error))
-
-
-def _changed(recording: Recording, world: Counterfactual) -> tuple[int, int] | None:
-    """Rows [first, last) in which inputs differ from the recorded ones."""
-    asked, start, stop = world.about.request, world.first, world.stop
-    moved = np.zeros(stop - start, bool)
-    for name, given in (asked.do or {}).items():
-        factual, names = recording[name].u[start:stop], recording[name].unit.input_names
-        if isinstance(given, Mapping):
-            for channel, value in given.items():
-                moved |= factual[:, names.index(channel)] != np.asarray(value, np.float64)
-        else:
-            moved |= (factual != np.asarray(given, np.float64)).any(axis=1)
-    rows = np.flatnonzero(moved if not asked.add else np.ones_like(moved))
-    return (start + int(rows[0]), start + int(rows[-1]) + 1) if len(rows) else None

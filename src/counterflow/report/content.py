@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -77,13 +77,12 @@ class Refusal(Section):
 class Told(Section):
     """An answer, told of one channel above all, the headline, which is drawn large.
 
-    ``truth`` (rows, channels), where a simulation knows it; ``changed`` are the rows [start, stop) whose inputs differ.
+    ``truth`` (rows, channels), where a simulation knows it.
     """
 
     answer: Answer
     headline: str
     truth: FloatArray | None = None
-    changed: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         if self.headline not in [channel.name for channel in self.channels]:
@@ -131,14 +130,6 @@ class Told(Section):
         """Where a channel should go."""
         ends = self.answer.ends() if isinstance(self.answer, Restoration) else []
         return [aim for output, aim, _ in ends if output.name == self.channels[k].name]
-
-    def shaded(self, places: Any) -> tuple[Any, Any] | None:
-        """The ends of what is shaded along an axis of rows: where inputs differ."""
-        if self.changed is None:
-            return None
-        first = self.answer.rows.timeline.first
-        low, high = (min(max(row - first, 0), len(places) - 1) for row in (self.changed[0], self.changed[1] - 1))
-        return places[low], places[high]
 
     def sentence(self) -> str:
         """The answer in words, for the headline channel, and where it is known the truth."""
@@ -268,9 +259,8 @@ class WhatIf(Told):
 
 def section(words: str, answer: Answer, headline: str | None = None) -> Told:
     """An answer as a report shows it."""
-    kind, duration = WhatIf if isinstance(answer, Effect) else Told, getattr(answer.about.request, "duration", None)
-    changed = None if duration is None else (0, duration)
-    return kind(words, answer, headline or answer.ranked_channels()[0], changed=changed)
+    kind = WhatIf if isinstance(answer, Effect) else Told
+    return kind(words, answer, headline or answer.ranked_channels()[0])
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from counterflow.arrays import FloatArray
 from counterflow.checks.verdicts import Verdict, kinds
 from counterflow.errors import OptionError
 from counterflow.questions.numbers import channel_label
-from counterflow.questions.plots import Line, literal, short_dates
+from counterflow.questions.plots import COLOURS, Line, literal, short_dates
 from counterflow.report.content import Told
 from counterflow.report.templates import Svg, inline
 
@@ -33,6 +30,8 @@ VARIABLES = {  # the page's CSS variables by marker colours
     TEXT: "--muted", GRID: "--grid", TRUTH: "--truth", SHADE: "--shade", FACT: "--fact", GOOD: "--good",
     WARN: "--series-4", BAD: "--series-1", ACCENT: "--accent", DOUBT: "--warn", INK: "--ink", PAPER: "--paper",
     **{colour: f"--series-{k}" for k, colour in enumerate(SERIES)},
+    # of the library's own pictures
+    **{colour.lower(): f"--series-{k}" for k, colour in enumerate(COLOURS[: len(SERIES)])},
 }  # fmt: skip
 _SHADES: dict[Verdict, str] = {"pass": GOOD, "caution": WARN, "fail": BAD, "unknown": FACT}
 
@@ -82,10 +81,10 @@ def told(told: Told, index: int, prefix: str, size: tuple[float, float], title: 
     if told.truth is not None:  # dashed and on top: where the two agree, both can be seen
         curves.append(Line("", told.truth[:, index], look={"color": TRUTH, **_THIN, "zorder": 5}))
     rows = answer.timeline.axis()
-    times, shaded = rows.places, told.shaded(rows.places)
+    times = rows.places
     with _axes(size, head=0.27 if title else 0.08) as (figure, axes):
-        if shaded is not None:
-            axes.axvspan(*shaded, color=SHADE, linewidth=0, zorder=0)
+        for span in answer.changed(times):
+            axes.axvspan(*span, color=SHADE, linewidth=0, zorder=0)
         if answer.zero:
             axes.axhline(0.0, color=GRID, linewidth=1.0)
         for aim in told.aims(index):
@@ -122,45 +121,13 @@ def _styled(line: Line) -> Line:
     return replace(line, look={"color": colour, **look})
 
 
-def longest_first(fits: Mapping[str, Fit]) -> dict[str, Fit]:
-    """Fits with rounds: first the one that is drawn as curves, then those of which only the end is shown."""
-    shown = {label: fit for label, fit in fits.items() if len(fit.history) > 1}
-    return dict(sorted(shown.items(), key=lambda each: -len(each[1].history))[:1]) | shown
-
-
-def training_curves(fits: Mapping[str, Fit], names: Sequence[str], prefix: str) -> list[tuple[str, Svg]]:
-    """(caption, drawing) of server loss, disentanglement, client losses and delta_d, where there are rounds to show."""
-    shown = [fit.history for fit in longest_first(fits).values()]
-    if not shown:
-        return []
-    history, *others = shown
-    losses = [
-        history.client_loss[name] / history.proprietary_loss[name]
-        for name in names
-        if name in history.client_loss and (history.proprietary_loss[name] > 0).all()
-    ]
-    shifts = [history.delta_d[name] for name in names if name in history.delta_d]
-    # caption, curves, the first one's colour, levels with theirs, whether the axis may be logarithmic
-    panels: list[tuple[str, list[FloatArray], int, list[tuple[float, str]], bool]] = [
-        (caption, [getattr(history, key)], 0,
-         [(getattr(each, key)[-1], SERIES[k]) for k, each in enumerate(others, start=1)], True)
-        for key, caption in (("server_loss", "Server loss"), ("disentanglement", "Disentanglement 1/T Σ|D|²"))
-    ]  # fmt: skip
-    panels.append(("Augmented client loss over the proprietary one", losses, 3, [(1.0, TRUTH)], False))
-    panels.append(("Mean shift not yet explained, δd", shifts, 3, [], True))
+def training_curves(fits: Mapping[str, Fit], prefix: str) -> list[tuple[str, Svg]]:
+    """(label, drawing) of losses round by round, as the fit's history draws them, where there are rounds to show."""
     out = []
-    for k, (caption, curves, first, levels, logarithmic) in enumerate(panels):
-        with _axes((5.0, 2.6)) as (figure, axes):
-            for j, values in enumerate(curves):
-                axes.plot(np.arange(1, len(values) + 1), values, color=SERIES[(first + j) % len(SERIES)])
-            for value, colour in levels:
-                axes.axhline(value, color=colour, **_THIN)
-            axes.set_xscale("log")
-            axes.set_xlim(1, max(2, len(history)))
-            if logarithmic and all((values > 0).all() for values in curves):
-                axes.set_yscale("log")
-            axes.set_xlabel("round")
-            out.append((caption, to_svg(figure, f"{prefix}{k}-", caption)))
+    for k, (label, fit) in enumerate(fits.items()):
+        if len(fit.history) > 1:
+            with drawn_in(_STYLE, "a report needs"):
+                out.append((label, to_svg(fit.history.plot(), f"{prefix}{k}-", f"{label}: losses by rounds")))
     return out
 
 

@@ -36,7 +36,6 @@ def write(report: Report | str, path: str | Path) -> None:
 
 def render(report: Report) -> str:
     """The whole page as one HTML text that refers to nothing outside itself."""
-    curves = figures.training_curves(report.fits, [unit.name for unit in report.units], "t")
     return templates.render(
         "report.html.j2",
         title=report.title,
@@ -60,8 +59,7 @@ def render(report: Report) -> str:
         promises=report.privacy.sentences() if report.privacy else (),
         budgets=_budgets(report),
         trainings=[(label, fit.traffic, fit.status) for label, fit in report.fits.items()],
-        curves=curves,
-        curves_legend=_curves_legend(report) if curves else (),
+        curves=figures.training_curves(report.fits, "t"),
     )
 
 
@@ -94,7 +92,7 @@ def _legend(told: Told) -> list[Entry]:
         found.append(("dashed", "--truth", TRUTH))
     if any(told.aims(k) for k in told.drawn):
         found.append(("dashed", "--fact", "wanted"))
-    if told.drawn and told.changed is not None:
+    if told.drawn and answer.rows.changed(answer.rows.timeline.axis().places):
         found.append(("block", "--shade", "while inputs differ"))
     return found
 
@@ -148,14 +146,6 @@ def _budgets(report: Report) -> list[tuple[str, ...]]:
         spent = "not kept" if unit.budget is None or unit.spent is None else f"{unit.spent:.3g} of {unit.budget[0]:.3g}"
         rows.append((plain(name), *(f"{value:.3g}" for value in (unit.epsilon, unit.clip, unit.sigma)), spent))
     return rows
-
-
-def _curves_legend(report: Report) -> list[Entry]:
-    longest, *others = figures.longest_first(report.fits)
-    entries = [("", "--series-0", longest)]
-    entries += [("dashed", f"--series-{k}", f"{label}, where it ended") for k, label in enumerate(others, start=1)]
-    colours = [f"--series-{(k + 3) % len(figures.SERIES)}" for k in range(len(report.units))]
-    return entries + [("", colour, plain(unit.name)) for colour, unit in zip(colours, report.units, strict=True)]
 
 
 def _listed(channels: Sequence[Channel]) -> str:

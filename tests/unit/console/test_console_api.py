@@ -275,7 +275,8 @@ def test_channels_come_with_limits_and_seen_ranges(page: TestClient) -> None:
 def test_times_read_as_times() -> None:
     told = {dt: tuple(clock_of(dt).model_dump().values()) for dt in (1.0, 900.0, 0.5, 7200.0)}
     assert told == {
-        1.0: (1.0, "steps", "row"), 900.0: (15.0, "min", "minute"), 0.5: (0.5, "s", "second"), 7200.0: (2.0, "h", "hour")
+        1.0: (1.0, "steps", "row"), 900.0: (15.0, "min", "minute"), 0.5: (0.5, "s", "second"),
+        7200.0: (2.0, "h", "hour"),
     }  # fmt: skip
 
 

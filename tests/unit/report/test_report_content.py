@@ -112,7 +112,6 @@ def test_the_sentences_are_the_answers_numbers() -> None:
     row = int(np.abs(told.mean - told.factual)[:, 0].argmax())
     assert world.sentence() == told.sentence("power")
     assert f" in row {1400 + row}." in world.sentence()
-    assert world.changed == (1400, 1440)
     ranked = FIT.attribute(RECORDING, "turbine", 1400, 1440).ranked("power")
     name, label, value = shares.answer.parts(shares.headline_index)[0]
     assert (name, value) == ranked[0]
@@ -304,9 +303,9 @@ def test_a_fit_without_rounds_has_no_curves(tmp_path: Path) -> None:
         Report("t", "l", (whatif(),), tuple(UNITS), {method: cf.fit(recording, models, method=method)})
         for method, models in (("oracle", PLANT), ("penalty", PLANT.locals()))
     )
-    assert "Server loss" not in render(told)
+    assert "server loss" not in render(told)
     write(drawn, tmp_path / "report.html")
-    assert "Server loss" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "server loss" in (tmp_path / "report.html").read_text(encoding="utf-8")
     with pytest.raises(cf.StorageError, match="nowhere"):
         write(drawn, tmp_path / "nowhere" / "report.html")
     assert [entry.name for entry in tmp_path.iterdir()] == ["report.html"]
