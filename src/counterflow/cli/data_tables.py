@@ -20,7 +20,6 @@ from counterflow.data import sample as samples
 from counterflow.data.databases import is_sqlite, open_query, public_address, sqlite_file
 from counterflow.data.headers import without_measure
 from counterflow.errors import DataError, OptionError
-from counterflow.notebook import Table as Shown
 from counterflow.plant import Recording
 from counterflow.printable import shown
 
@@ -110,19 +109,11 @@ def inspect_table(
 
 def _inspected(found: Inspection, made: Draft, drafted: Path | None) -> Iterator[Part]:
     yield from found.sentences
-    columns = ["channel", "kind", "range", "mean ± std", "missing", "held", "levels"]
+    columns = ("name", "kind", "low", "high", "mean", "spread", "missing", "held", "levels")
     for group, names in found.groups.items():
-        rows: list[list[str]] = []
-        same: dict[str, list[str]] = {}
-        for channel in (found[name] for name in names):
-            empty, missing = channel.is_empty, channel.missing / max(1, channel.rows)
-            span = "-" if empty else f"{channel.low:.4g} to {channel.high:.4g}"
-            mean = "-" if empty else f"{channel.mean:.4g} ± {channel.spread:.2g}"
-            shares = [f"{100 * share:.3g} %" for share in (missing, channel.held)]
-            rows.append([channel.name, channel.kind, span, mean, *shares, str(channel.levels)])
-            same.setdefault(channel.verdict, []).append(channel.name)
-        yield Shown(f"{group}: {len(names)} channels", columns, rows, left=2)
-        yield from (f"  {', '.join(members)}: {verdict}" for verdict, members in same.items())
+        channels = [found[name].to_json() for name in names]
+        yield output.listed(f"{group}: {len(names)} channels", channels, *columns, left=2)
+        yield from (f"  {each['name']}: {each['verdict']}" for each in channels if each["verdict"] != "fine")
     yield from ("", "What the tags seem to mean:", *made.picture.splitlines())
     if made.questions:
         yield from ("", "Questions; the choices that were made stand in the draft:")

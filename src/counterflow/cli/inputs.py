@@ -152,9 +152,7 @@ class FormReader:
             place, equals, words = text.partition("=")
             if not equals:
                 raise OptionError(f"{option} {text!r}: give UNIT.INPUT=LAW, such as boiler.valve=manual.")
-            owner, slash, channel = place.strip().partition("/")
-            named = f"{owner}.{channel}" if slash and owner in [u.name for u in self.plant.units] else place.strip()
-            unit, name = input_of(self.plant, option, named)
+            unit, name = input_of(self.plant, option, place.strip())
             try:
                 law = law_from_words(words)
             except ModelError as error:

@@ -11,12 +11,11 @@ from typer import Argument, Option
 from counterflow import wording
 from counterflow.caveats import Caveat
 from counterflow.cli.options import Delta, Window
-from counterflow.cli.output import Line, Part, Told, answering, check_new, noted, picked
+from counterflow.cli.output import Line, Part, Told, answering, check_new, listed, noted, picked
 from counterflow.errors import OptionError, StorageError
-from counterflow.notebook import Table
 from counterflow.plant.units import check_name, first_repeated
 from counterflow.privacy.accounting import ANY_ROWS, total_epsilon
-from counterflow.privacy.ledger import RESERVED, SUFFIX, WITHDRAWN, Entry, Ledger, ledger_path
+from counterflow.privacy.ledger import RESERVED, SUFFIX, Entry, Ledger, ledger_path
 
 
 @answering()
@@ -134,19 +133,16 @@ def _shown(ledgers: Sequence[dict[str, Any]], notes: Sequence[Caveat]) -> Iterat
 
 
 def _releases(told: dict[str, Any]) -> Iterator[Part]:
-    ways: dict[str, str] = {}  # long and often the same: told once, below the table
-    rows = []
+    rows, count = [], told["count"]
     for release in told["releases"]:
-        noise = f"noise from {release['source']}" + ("" if release["secure"] else ", which protects nothing")
-        way = ways.setdefault(f"{release['mechanism']}; {noise}", f"({len(ways) + 1})")
-        when = release["time"].removesuffix("+00:00").replace("T", " ")
-        first, stop = release["rows"]
+        when, (first, stop) = release["time"].removesuffix("+00:00").replace("T", " "), release["rows"]
         span = "any" if (first, stop) == ANY_ROWS else f"{first} to {stop - 1}"
-        numbers = [wording.number(release["alone"]), wording.number(release["spent"])]
-        state = f", {release['state']}" if release["state"] in (RESERVED, WITHDRAWN) else ""
-        rows.append([str(release["id"]), when, f"{release['what']} {way}{state}", span, release["fit"], *numbers])
-    count = told["count"]
+        ends = {"epsilon alone": release["alone"], "in all": release["spent"]}
+        rows.append({**release, "entry": release["id"], "when (UTC)": when, "rows": span, **ends})
+    columns = ("entry", "when (UTC)", "what", "state", "rows", "fit", "epsilon alone", "in all")
     part = "" if len(rows) == count else f", the last {len(rows)}"
-    columns = ["entry", "when (UTC)", "what", "rows", "fit", "epsilon alone", "in all"]
-    yield Table(f"{'1 release' if count == 1 else f'{count} releases'}{part}", columns, rows, left=5)
-    yield from (f"  {way} {text}" for text, way in ways.items())
+    yield listed(f"{'1 release' if count == 1 else f'{count} releases'}{part}", rows, *columns, left=6)
+    yield from dict.fromkeys(  # long and often the same: told once, below the table
+        f"  {each['mechanism']}; noise from {each['source']}" + ("" if each["secure"] else ", which protects nothing")
+        for each in rows
+    )

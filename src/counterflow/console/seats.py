@@ -225,9 +225,8 @@ class Seat(Questions):
         server = self.server
         if server is None or server.shared is None:
             return None
-        before = server.units[: server.names.index(name)]
-        recorded = server.shared.u[:, sum(unit.n_inputs for unit in before) + column]
-        return np.asarray(recorded + server.point(name).input_level[column])
+        recorded = server.shared.u[:, server.input_slices[name]] + server.point(name).input_level
+        return np.asarray(recorded[:, column])
 
     @cached_property
     def refusals(self) -> Mapping[str, str]:
@@ -266,10 +265,9 @@ class Seat(Questions):
 
 def server_seat(fit: Fit | None, server: Server, record: Record, checked: Callable[[], Checks] | str) -> Seat:
     """The server's point of view: the outputs of every unit are its states, which is what the server can say of it."""
-    parts, first, column = {}, 0, 0
+    parts = {}
     for unit in server.units:
-        own, inputs = slice(first, first + unit.states), slice(column, column + unit.n_inputs)
-        first, column, identity = own.stop, inputs.stop, np.eye(unit.states)
+        own, inputs, identity = server.own(unit.name), server.input_slices[unit.name], np.eye(unit.states)
         names = [f"state {k + 1}" for k in range(unit.states)]
         names = [f"{name} (state)" if name in unit.input_names else name for name in names]
         model = LocalModel(A=server.A[own, own], B=server.B[own, inputs], C=identity, Q=identity, R=identity)

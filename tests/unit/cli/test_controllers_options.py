@@ -76,7 +76,7 @@ def test_a_loop_in_manual_or_tuned_otherwise(saved: Path) -> None:
     assert "boiler valve in manual" in str(manual["sentence"])
     fit = cf.load(saved / "fit").with_laws({"boiler": {"valve": cf.Manual()}})
     assert manual["mean"] == fit.effect("boiler", "turbine", {"feed": 0.5}, 50).mean.tolist()
-    tuned = told(saved, *EFFECT, "--law", "boiler/valve=pid gain=3, integral_time=4 limits=-3:3")
+    tuned = told(saved, *EFFECT, "--law", "boiler.valve=pid gain=3, integral_time=4 limits=-3:3")
     assert "boiler valve under PI: gain 3, integral time 4, limits -3 to 3" in str(tuned["sentence"])
     rows = str(saved / "recording.safetensors")
     past = told(saved, "--recording", rows, *PAST, "--law", "boiler.valve=manual")
