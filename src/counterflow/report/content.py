@@ -211,24 +211,10 @@ class WhatIf(Told):
         """The row in which the true effect (or the first estimate) on a channel is largest."""
         return int(np.abs(self.answers[0].mean[:, index]).argmax())
 
-    def quantity(self, answer: Estimate, row: int, index: int) -> str:
-        """A value with its unit, to three digits of the channel's largest effect: 0.004 beside 10.0 reads as 0.0."""
-        return f"{self.rounded(answer, row, index)} {self.channels[index].unit}".rstrip()
-
     def rounded(self, answer: Estimate, row: int, index: int) -> str:
-        """The same without its unit."""
-        return self._rounded(answer.mean[row, index], index)
-
-    def interval(self, answer: Estimate, row: int, index: int) -> str:
-        """The interval around a value, as it stands behind it; nothing where the method gives none."""
-        if answer.lower is None or answer.upper is None:
-            return ""
-        low, high = (self._rounded(end[row, index], index) for end in (answer.lower, answer.upper))
-        level = f"{100 * answer.level:g} %: " if answer.level is not None else ""
-        return f" ({level}{low} to {high})"
-
-    def _rounded(self, value: float, index: int) -> str:
-        return rounded(value, max(float(np.abs(each.mean[:, index]).max()) for each in self.answers))
+        """A value to three digits of the channel's largest effect: 0.004 beside 10.0 reads as 0.0."""
+        largest = max(float(np.abs(each.mean[:, index]).max()) for each in self.answers)
+        return rounded(answer.mean[row, index], largest)
 
     def relative_error(self, answer: Estimate) -> float | None:
         """|answer - truth| / |truth| over all rows and channels; None where there is no truth, or it is zero."""
@@ -245,11 +231,15 @@ class WhatIf(Told):
             texts = [f"{label}: {effect.would(self.headline)}" for label, effect in others if effect is not None]
             return " ".join([self.answer.sentence(self.headline), *texts])
         at, row = self.headline_index, self.peak_row(self.headline_index)
-        value, size = float(self.truth[row, at]), self.quantity(self.answers[0], row, at).lstrip("+-")
+        value, unit = float(self.truth[row, at]), self.channels[at].unit
+        size = wording.quantity(wording.number(abs(value)), unit)
         moves = f"{'rises' if value > 0 else 'falls'} by up to {size}" if value else "does not move"
         parts = [f"In truth the {self.headline} {moves} {self.answer.timeline.at(row)}."]
         for answer in self.estimates:
-            text = f"{answer.label} says {self.quantity(answer, row, at)}{self.interval(answer, row, at)}"
+            low, high = (None if end is None else float(end[row, at]) for end in (answer.lower, answer.upper))
+            said, interval = wording.measured(float(answer.mean[row, at]), low, high, unit, sign=True)
+            text = f"{answer.label} says {said}"
+            text += f" ({100 * (answer.level or 0):g} %: {interval})" if interval else ""
             error = self.relative_error(answer)
             if error is not None:
                 text += f"; over all channels and times it misses by {100 * error:.0f} % of the true effect"
