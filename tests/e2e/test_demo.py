@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -202,38 +201,18 @@ def test_the_report_has_all_its_parts(demo: tuple[Path, dict[str, Any]]) -> None
     assert answer["checks"]
 
 
-class Reader(HTMLParser):
-    """Collects what a page would fetch, and what it defines."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tags: set[str] = set()
-        self.ids: list[str] = []
-        self.links: list[str] = []
-        self.handlers: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        for name, value in attrs:
-            if name == "id":
-                self.ids.append(value or "")
-            if name in ("src", "href", "xlink:href", "srcset", "action", "data", "poster"):
-                self.links.append(value or "")
-            if name.startswith("on"):
-                self.handlers.append(name)
-
-
 def test_the_report_needs_nothing_from_outside(demo: tuple[Path, dict[str, Any]]) -> None:
     page = (demo[0] / "report.html").read_text(encoding="utf-8")
-    reader = Reader()
-    reader.feed(page)
-    assert reader.tags.isdisjoint({"script", "link", "img", "iframe", "object", "embed", "base", "form"})
-    assert reader.handlers == []
-    assert all(link.startswith("#") for link in reader.links)
-    assert {link[1:] for link in reader.links} <= set(reader.ids)
-    assert len(set(reader.ids)) == len(reader.ids)
+    tags, ids = set(re.findall(r"<([a-z]+)", page)), re.findall(r'\sid="([^"]*)"', page)
+    assert tags.isdisjoint({"script", "link", "img", "iframe", "object", "embed", "base", "form"})
+    assert re.search(r"<[^>]*\son\w+\s*=", page) is None  # no handlers
+    links = re.findall(r'\s(?:src|href|xlink:href|srcset|action|data|poster)="([^"]*)"', page)
+    assert links
+    assert all(link.startswith("#") for link in links)
+    assert {link[1:] for link in links} <= set(ids)
+    assert len(set(ids)) == len(ids)
     assert re.search(r"(?i)[a-z]+://|@import|url\((?!#)|//[a-z]", page) is None
-    assert "svg" in reader.tags
+    assert "svg" in tags
     assert "#1234" not in page  # marker colours are all replaced
     assert str(demo[0]) not in page  # the page can be passed on
 

@@ -224,7 +224,8 @@ def compose(recording: Recording, fit: Fit, sections: Sequence[Section], steps: 
         ),
         notes=("the plant is made up, and its inputs were moved often and freely; a real plant is harder", *base.notes),
         provenance={**base.provenance, "made with": f"counterflow demo --steps {steps} --seed {seed}"},
-    ).with_sections(sections)
+        sections=tuple(sections),
+    )
     return replace(page, facts={**base.facts, **beside_the_truth(page)})
 
 

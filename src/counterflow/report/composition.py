@@ -106,7 +106,8 @@ def compose(
             (plain(name), part.unit.output_names[found.channel], found.kind, what(part.unit, found))
             for name, part in fit.parts.items() for found in judged(part.sensors, recording[name].y).findings
         ),
-    ).with_sections([tell(fit, recording, question, others=others, level=level) for question in questions])  # fmt: skip
+        sections=tuple(tell(fit, recording, question, others=others, level=level) for question in questions),
+    )  # fmt: skip
 
 
 def _disclosed(fit: Fit) -> str:

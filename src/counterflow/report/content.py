@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -33,7 +33,6 @@ ROWS_SHARED = (
     "a row that stand for its state; without privacy these hold most of the measurements' variance. The raw outputs, "
     "and how it measures them, it does not share; with other units it shares nothing."
 )
-ORDER = ("effect", "counterfactual", "attribution", "restoration")  # in which a page shows answers; others follow
 
 
 def rounded(value: float, largest: float) -> str:
@@ -297,12 +296,3 @@ class Report:
 
     def _told(self) -> tuple[str | Caveat, ...]:
         return tuple(dict.fromkeys([*self.notes, *(note for section in self.sections for note in section.caveats)]))
-
-    def with_sections(self, sections: Sequence[Section]) -> Report:
-        """The same page with these answers, kind by kind, and what was refused at the end."""
-
-        def place(section: Section) -> int:
-            kind = section.kind if isinstance(section, Told) else "refused"
-            return ORDER.index(kind) if kind in ORDER else len(ORDER) + (kind == "refused")
-
-        return replace(self, sections=tuple(sorted(sections, key=place)))

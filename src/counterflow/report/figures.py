@@ -25,13 +25,11 @@ if TYPE_CHECKING:
 
 TEXT, GRID, TRUTH, SHADE, FACT = "#123401", "#123402", "#123403", "#123404", "#123405"
 GOOD, WARN, BAD, ACCENT, DOUBT, INK, PAPER = (f"#12340{k}" for k in "6789abc")
-SERIES = tuple(f"#1234a{k}" for k in range(6))
+SERIES = tuple(colour.lower() for colour in COLOURS[:6])  # so that the library's own pictures may stand on a page
 VARIABLES = {  # the page's CSS variables by marker colours
     TEXT: "--muted", GRID: "--grid", TRUTH: "--truth", SHADE: "--shade", FACT: "--fact", GOOD: "--good",
     WARN: "--series-4", BAD: "--series-1", ACCENT: "--accent", DOUBT: "--warn", INK: "--ink", PAPER: "--paper",
     **{colour: f"--series-{k}" for k, colour in enumerate(SERIES)},
-    # of the library's own pictures
-    **{colour.lower(): f"--series-{k}" for k, colour in enumerate(COLOURS[: len(SERIES)])},
 }  # fmt: skip
 _SHADES: dict[Verdict, str] = {"pass": GOOD, "caution": WARN, "fail": BAD, "unknown": FACT}
 
