@@ -15,7 +15,7 @@ from counterflow.data.formats import is_table
 from counterflow.errors import DataError, ModelError, OptionError, StorageError
 from counterflow.fits.fit import Fit
 from counterflow.plant import Recording
-from counterflow.plant.calendar import as_datetime, as_duration, as_steps
+from counterflow.plant.calendar import as_steps
 from counterflow.plant.units import unknown_name
 from counterflow.questions.answer import Described
 from counterflow.questions.question import Entry, Form, Inputs, Moves, Request
@@ -160,21 +160,9 @@ class FormReader:
             _put(found.setdefault(unit, {}), name, law, option, f"{unit}.{name}")
         return found
 
-    def _steps(self, option: str, text: str) -> Any:
-        """A number, or a duration in steps."""
-        if not text.strip().lstrip("+-").isdigit():
-            return as_steps(text, self.plant.dt, option)
-        if int(text) < 1:
-            raise OptionError(f"{option} {text}: give at least 1.")
-        return int(text)
-
-    def _row(self, option: str, value: str | int) -> Any:
+    def _moment(self, option: str, value: str | int) -> str | int:
         """A number; dates and durations as they are, for whoever knows the rows."""
-        if isinstance(value, int) or value.strip().lstrip("+-").isdigit():
-            return int(value)
-        if as_duration(value) is None:
-            as_datetime(value, option)
-        return value
+        return int(value) if isinstance(value, int) or value.strip().lstrip("+-").isdigit() else value
 
     def _moves(self, past: bool) -> Moves:
         """What is changed from now on, or in the past: held or added to."""
@@ -203,7 +191,7 @@ class FormReader:
             raise OptionError("--duration goes with --change; a schedule says itself how long it lasts.")
         rows = max(len(column) for channels in read.values() for column in channels.values())
         asked = self.given.get("horizon")
-        steps = max(_HORIZON, rows) if asked is None else self._steps("--horizon", str(asked))
+        steps = max(_HORIZON, rows) if asked is None else as_steps(self._moment("", asked), self.plant.dt, "--horizon")
         self.given["horizon"] = str(steps)
         if rows > steps:
             raise DataError(f"the schedule has {rows} rows, more than --horizon {steps}: give a longer horizon.")
@@ -247,5 +235,5 @@ class FormReader:
 
 _READERS: Mapping[Form, Callable[[FormReader, str, Any], Any]] = {  # all others are taken as they are
     Form.PLAN: FormReader._plan, Form.LAWS: FormReader._laws, Form.TARGET: FormReader._target,
-    Form.LEVERS: FormReader._levers, Form.STEPS: FormReader._steps, Form.ROW: FormReader._row,
+    Form.LEVERS: FormReader._levers, Form.STEPS: FormReader._moment, Form.ROW: FormReader._moment,
 }  # fmt: skip
