@@ -174,7 +174,7 @@ def approve(
         admitted.append({**about, "key": asks.key, "inputs": inputs, "welcome": welcome})
         if wanted is Format.table:
             show("", f"{card.unit} is a member. Send back: {welcome}")
-    return Told({"members": admitted})
+    return Told({"members": admitted}, ())
 
 
 @answering()

@@ -268,7 +268,7 @@ def _cell(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return ", ".join(map(_cell, value))
     if isinstance(value, float):
-        return wording.exact(value)
+        return f"{value:.6g}"
     return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 
