@@ -11,9 +11,8 @@ from counterflow.console.seats import Seat
 from counterflow.console.views import AnswerResponse
 from counterflow.errors import CounterflowError, OptionError
 from counterflow.frames import as_csv
-from counterflow.plant.units import unknown_name
 from counterflow.questions.answer import Answer
-from counterflow.questions.question import DRAWN, Form, Request, envelope
+from counterflow.questions.question import DRAWN, Form, Request, channel_index, envelope
 from counterflow.questions.registry import QUESTIONS
 from counterflow.report import Report, render, section
 from counterflow.report.composition import sourced
@@ -31,8 +30,7 @@ def answer(seat: Seat, question: type[Request], asked: Any) -> tuple[AnswerRespo
     draw = getattr(asked, "draw", None)
     wanted = [draw] if isinstance(draw, str) else list(dict.fromkeys(draw or ()))
     for name in wanted:
-        if name not in described.output_names:
-            raise unknown_name(f"output of unit {unit!r}", name, described.output_names)
+        channel_index(described, name, described.output_names, "output")
     given = forms.read(seat, question, asked)
     count, rows = len(wanted) or DRAWN, given.get("horizon") or (given.get("stop") or 0) - (given.get("start") or 0)
     if question.drawn == "channels" and count * rows > MOST_NUMBERS:

@@ -14,10 +14,9 @@ from counterflow.console.seats import Seat
 from counterflow.control import Law, law_from_words
 from counterflow.errors import DataError, OptionError, PrivacyError
 from counterflow.plant.calendar import as_rows, as_steps
-from counterflow.plant.units import unknown_name
 from counterflow.questions.counterfactual import past_words
 from counterflow.questions.phrases import signed, with_verb
-from counterflow.questions.question import Form, Moves, Request
+from counterflow.questions.question import Form, Moves, Request, channel_index
 from counterflow.questions.registry import QUESTIONS
 
 MOST_STEPS = 20_000  # of one question: whoever asks must not keep the others waiting
@@ -47,9 +46,7 @@ class OfInput(Question):
     def measured_in(self, seat: Seat) -> str:
         """The input's unit of measure; UnknownNameError if there is no such input."""
         unit = seat.plant.unit(self.unit)
-        if self.input not in unit.input_names:
-            raise unknown_name(f"input of unit {self.unit!r}", self.input, unit.input_names)
-        return unit.inputs[unit.input_names.index(self.input)].unit
+        return unit.inputs[channel_index(unit, self.input, unit.input_names, "input")].unit
 
 
 class InputChange(OfInput):

@@ -23,9 +23,8 @@ from counterflow.fits.engine import Traffic
 from counterflow.notebook import Table
 from counterflow.plant import PublicUnit, Unit
 from counterflow.plant.calendar import as_rows
-from counterflow.plant.units import unknown_name
 from counterflow.questions.numbers import finite, series
-from counterflow.questions.question import check_window
+from counterflow.questions.question import channel_index, check_window
 from counterflow.questions.registry import QUESTIONS
 from counterflow.report.composition import acting_directly, assumptions, sourced
 
@@ -449,9 +448,7 @@ def log(seat: Here, channel: str, points: Annotated[int, Query(ge=10, le=10_000)
     if seat.unit is None:
         raise OptionError(seat.refusals["past"])
     unit = seat.parts[seat.unit].unit
-    if channel not in unit.output_names:
-        raise unknown_name(f"output of unit {unit.name!r}", channel, unit.output_names)
-    index = unit.output_names.index(channel)
+    index = channel_index(unit, channel, unit.output_names, "output")
     column = seat.own_measurements(unit.name)[:, index]
     starts = range(0, len(column), max(1, -(-len(column) // points)))
     bins = [each[np.isfinite(each)] for each in np.split(column, starts[1:])]
