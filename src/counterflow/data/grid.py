@@ -286,6 +286,14 @@ def on_grid(values: FloatArray, grid: Grid, resample: str = "auto") -> FloatArra
     return out
 
 
+def constant_reason(values: FloatArray) -> str:
+    """Why nothing can be learned of a column that holds one value, or none; "" of any other."""
+    known = values[np.isfinite(values)]
+    if len(known) == 0:
+        return "no value at all"
+    return f"always {known[0]:g}" if known.min() == known.max() else ""
+
+
 def fill(row: FloatArray, how: str) -> tuple[FloatArray, NDArray[np.int64], int]:
     """An input without holes; the lengths of the holes; and how many rows at the beginning were among them."""
     missing = np.isnan(row)

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
+from rich.filesize import decimal
+
 from counterflow.exchange.method import Method, ServerState, UnitState, server_step, unit_step
 from counterflow.exchange.privacy import Spending
 from counterflow.exchange.task import Task, UnitData
@@ -26,15 +28,7 @@ class Traffic:
 
     def __str__(self) -> str:
         rounds = "1 round" if self.rounds == 1 else f"{self.rounds} rounds"
-        return f"{rounds}, {_readable(self.bytes_up)} up, {_readable(self.bytes_down)} down"
-
-
-def _readable(count: float) -> str:
-    for suffix in ("B", "kB", "MB", "GB"):
-        if count < 1000 or suffix == "GB":
-            return f"{count:.0f} {suffix}" if suffix == "B" else f"{count:.1f} {suffix}"
-        count /= 1000
-    raise AssertionError
+        return f"{rounds}, {decimal(self.bytes_up)} up, {decimal(self.bytes_down)} down"
 
 
 Observer = Callable[[ServerState, Mapping[str, UnitState]], None]
