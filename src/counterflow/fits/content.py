@@ -122,7 +122,7 @@ SHAPES: Mapping[type, Mapping[str, str]] = MappingProxyType({
     },
     BlockMoments: {
         "spans": "b2", "pairs": "a2", "pair_centre": "a", "pair_size": "a", "level": "m", "scale": "m", "low": "m",
-        "high": "m", "moving": "m",
+        "high": "m", "moving": "m", "read": "r",
     },
     Posterior: {"variance": "Knr", "noise": "Kr", "damping": "Kbm"},
     Stream: {"tail": "tm"},

@@ -160,6 +160,8 @@ def test_save_and_load(tmp_path):
         assert (loaded.digest, loaded.units) == (recording.digest, recording.units)
     with pytest.raises(StorageError, match="cannot write"):
         recording.save(tmp_path / "no" / "run.safetensors")
+    with pytest.raises(StorageError, match="no file"):
+        Recording.load(tmp_path / "none")
     save_file({"x": np.zeros(3)}, tmp_path / "x")
     with pytest.raises(StorageError, match="not written by Counterflow"):
         Recording.load(tmp_path / "x")
@@ -171,21 +173,6 @@ def test_odd_paths_are_refused(bad, tmp_path, monkeypatch):
     for call in (example().save, Recording.load):
         with pytest.raises(StorageError):
             call(bad)
-
-
-def test_files_that_are_not_whole_are_refused(tmp_path):
-    path = tmp_path / "run.safetensors"
-    example().save(path)
-    whole = path.read_bytes()
-    damaged = tmp_path / "damaged"
-    with pytest.raises(StorageError, match="no file"):
-        Recording.load(damaged)
-    with pytest.raises(StorageError):
-        Recording.load(tmp_path)
-    for cut in (0, 7, 8, 100, len(whole) - 1):
-        damaged.write_bytes(whole[:cut])
-        with pytest.raises(StorageError):
-            Recording.load(damaged)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from equivalent_plants import permuted
-from forged_files import forge, set_array, set_to, with_nan
+from forged_files import forge, set_array, set_to
 from safetensors import safe_open
 from safetensors.numpy import save as to_bytes
 
@@ -163,11 +163,6 @@ def test_a_new_field_is_stored_without_a_word_in_storage(monkeypatch: pytest.Mon
     monkeypatch.setattr(storage, "_KINDS", {**storage._KINDS, "Fuller": Fuller})
     replace(fit, status=Fuller(True, 3, 0.5, "done", weather=("rain",))).save(tmp_path / "fit")
     assert cf.load(tmp_path / "fit").status.weather == ("rain",)  # type: ignore[attr-defined]
-
-
-def test_files_are_for_their_owner_only(saved: Path) -> None:
-    for path in (saved / "server.safetensors", *(saved / "units").iterdir()):
-        assert path.stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.parametrize("file", ["server.safetensors", "units/boiler.safetensors"])
@@ -408,20 +403,6 @@ def test_a_truncated_file(saved: Path, file: str, keep: int) -> None:
         cf.load(saved)
 
 
-@pytest.mark.parametrize("file", ["server.safetensors", "units/boiler.safetensors"])
-def test_any_flipped_byte_is_noticed(saved: Path, file: str) -> None:
-    content = (saved / file).read_bytes()
-    title = "unit" if file.startswith("units") else "server"
-    start = 8 + int.from_bytes(content[:8], "little")
-    positions = [*range(start), *range(start, len(content), max(1, (len(content) - start) // 60))]
-    for position in positions:
-        damaged = bytearray(content)
-        damaged[position] ^= (0x10, 0x20, 0x01, 0x2A)[position % 4]  # the case of letters and blanks are among them
-        (saved / file).write_bytes(bytes(damaged))
-        with pytest.raises(cf.StorageError, match=Path(file).name):
-            sealed_file.read(saved / file, storage._TITLES[title], storage.VERSION)
-
-
 def test_files_of_another_fit_and_of_another_unit(saved: Path, tmp_path: Path) -> None:
     fitted(xi=1.0).save(tmp_path / "other")
     mine = (saved / "units" / "boiler.safetensors").read_bytes()
@@ -478,13 +459,6 @@ HOSTILE_SERVER = {
     "traffic without a key": set_to("record", "traffic", value={"rounds": 1}),
     "converged as a number": set_to("record", "status", "converged", value=1),
     "seed as a fraction": set_to("record", "provenance", "seed", value=0.5),
-    "A not finite": set_array("server/A", with_nan),
-    "A of another shape": set_array("server/A", lambda A: A[:-1].copy()),
-    "A with an axis more": set_array("server/A", lambda A: A[None].copy()),
-    "A in single precision": set_array("server/A", lambda A: A.astype(np.float32)),
-    "history cut": set_array("record/history/gradient", lambda series: series[:-1].copy()),
-    "history of a unit cut": set_array("record/history/delta_d/water", lambda series: series[:-1].copy()),
-    "history in two axes": set_array("record/history/server_loss", lambda series: series[:, None].copy()),
     "an array too many": set_array("server/C", lambda C: C),
     "an array missing": lambda described, arrays: arrays.pop("server/B"),
     "the history missing": lambda described, arrays: arrays.pop("record/history/server_loss"),
@@ -500,9 +474,6 @@ HOSTILE_UNIT = {
     "uses_inputs as text": set_to("part", "uses_inputs", value="yes"),
     "an unknown estimator": set_to("part", "estimator", "is", value="os.system"),
     "R not positive": set_array("part/model/R", lambda R: -R),
-    "R not finite": set_array("part/model/R", with_nan),
-    "C transposed": set_array("part/model/C", lambda C: np.zeros((5, 7))),
-    "theta of another shape": set_array("part/theta", lambda theta: theta[:, :-1].copy()),
     "losses of another length": set_array("client_loss", lambda series: np.zeros(999)),
     "an array too many": set_array("y", lambda y: y),
     "an estimator model for nobody": set_array("part/estimator/model/A", lambda A: A),
