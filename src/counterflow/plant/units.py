@@ -13,7 +13,7 @@ import numpy as np
 from counterflow.arrays import FloatArray, whole_number
 from counterflow.control import Loop
 from counterflow.control.law import check_limits
-from counterflow.errors import ModelError, UnknownNameError
+from counterflow.errors import CounterflowError, ModelError, UnknownNameError
 from counterflow.printable import checked, flaw
 
 _INFINITIES = (float("-inf"), float("inf"))
@@ -241,6 +241,16 @@ def check_units(units: object) -> tuple[Unit, ...]:
     if repeated is not None:
         raise ModelError(f"unit name {repeated!r} is used twice: rename one of them.")
     return checked
+
+
+def refuse_other_channels(unit: Unit, other: Unit, whose: tuple[str, str], kind: type[CounterflowError]) -> None:
+    """Refuse a unit that has other channels than another description of it, or the same in another order."""
+    for mine, theirs in ((unit.input_names, other.input_names), (unit.output_names, other.output_names)):
+        if mine != theirs:
+            raise kind(
+                f"unit {unit.name!r}: {whose[0]} knows its channels as {', '.join(mine)}, {whose[1]} as "
+                f"{', '.join(theirs)}: name and order them alike"
+            )
 
 
 def first_repeated(names: Iterable[str]) -> str | None:
