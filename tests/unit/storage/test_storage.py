@@ -150,7 +150,7 @@ def test_a_plant_that_differs_from_the_local_models(tmp_path: Path) -> None:
 
 def test_the_shapes_that_are_checked_are_those_of_fields() -> None:
     """A field that is renamed must not lose its check."""
-    for kind, shapes in content.SHAPES.items():
+    for kind, shapes in content.AXES.items():
         assert set(shapes) <= {field.name for field in fields(kind)}, kind
 
 
