@@ -373,7 +373,7 @@ def check_limits(given: object, what: str) -> tuple[float, float]:
         numbers = all(isinstance(end, (int, float, np.number)) and not isinstance(end, bool) for end in given)
         if numbers and given[0] < given[1]:  # also refuses NaN
             return float(given[0]), float(given[1])
-    raise ModelError(f"{what}: limits are {given!r:.80}: pass (low, high) with low < high, or None.")
+    raise ModelError(f"{what}: limits is {given!r:.80}: pass (low, high) with low < high, or None.")
 
 
 def check_delay(delay: object, what: str) -> None:

@@ -21,6 +21,7 @@ import numpy as np
 from counterflow.arrays import FloatArray, real_number, whole_number
 from counterflow.plant.units import Unit, check_units
 from counterflow.randomness import Seed, run_seed, stream
+from counterflow.recurrence import linear_recurrence
 
 if TYPE_CHECKING:
     from counterflow.plant.plant import Plant
@@ -40,13 +41,12 @@ def autoregressive(
     """Stationary first-order noise of variance 1: u[t] = pole u[t-1] + sqrt(1 - pole²) e[t]; pole within (-1, 1)."""
     below_one = float(np.nextafter(1.0, 0.0))
     pole = real_number(pole, "pole", low=-below_one, high=below_one)
-    from scipy.signal import lfilter
-
-    found = {}
-    for name, shape, own in _streams(plant, steps, rng):
-        shocks = own.standard_normal(shape)
+    one, start, found = np.full((1, 1), pole), np.zeros(1), {}
+    for name, (rows, width), own in _streams(plant, steps, rng):
+        found[name] = shocks = own.standard_normal((rows, width))
         shocks[1:] *= np.sqrt((1.0 - pole) * (1.0 + pole))
-        found[name] = np.asarray(lfilter([1.0], [1.0, -pole], shocks, axis=0))
+        for k in range(width):  # channel by channel: as one system it would cost the square of their number
+            shocks[:, k : k + 1] = linear_recurrence(one, shocks[:, k : k + 1], start)
     return found
 
 
