@@ -207,11 +207,8 @@ class Grid:
 
     def stretches(self, longest_hold: int) -> list[tuple[int, int]]:
         """Grid rows from, up to, without a gap of more than `longest_hold` rows."""
-        present = self.present
-        breaks = np.flatnonzero(np.diff(present) - 1 > longest_hold)
-        starts = np.concatenate(([0], breaks + 1))
-        stops = np.concatenate((breaks, [len(present) - 1]))
-        return [(int(present[a]), int(present[b]) + 1) for a, b in zip(starts, stops, strict=True)]
+        breaks = np.flatnonzero(np.diff(self.present) - 1 > longest_hold) + 1
+        return [(int(part[0]), int(part[-1]) + 1) for part in np.split(self.present, breaks)]
 
 
 def make_grid(

@@ -6,8 +6,8 @@ It knows no mathematics: it delivers, in the order of the units' names as config
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 
 from rich.filesize import decimal
@@ -74,11 +74,8 @@ def run(
     return coordinator, states, Traffic(coordinator.round, counted[True], counted[False])
 
 
-@contextmanager
-def paying(method: Method, task: Task, own: Mapping[str, UnitData], fit: str) -> Iterator[Spending | None]:
+def paying(
+    method: Method, task: Task, own: Mapping[str, UnitData], fit: str
+) -> AbstractContextManager[Spending | None]:
     """The units' ledgers, open while their messages leave; None: nothing is private, and nothing costs."""
-    if task.privacy is None:
-        yield None
-        return
-    with closing(Spending.start(method, task, own, fit)) as spending:
-        yield spending
+    return nullcontext() if task.privacy is None else closing(Spending.start(method, task, own, fit))

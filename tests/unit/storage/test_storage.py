@@ -435,63 +435,40 @@ def test_forging_without_a_change_is_read(saved: Path) -> None:
     assert_same(fitted(), cf.load(saved))
 
 
-HOSTILE_SERVER = {
-    "a path as a name": set_to("server", "units", 0, "name", value="../../boiler"),
-    "a hidden name": set_to("server", "units", 0, "name", value=".boiler"),
-    "a name that is no text": set_to("server", "units", 0, "name", value=["boiler"]),
-    "a name twice": set_to("server", "units", 1, "name", value="boiler"),
-    "no units": set_to("server", "units", value=[]),
-    "units that are no list": set_to("server", "units", value={"boiler": 2}),
-    "a unit that is no object": set_to("server", "units", 0, value=3),
-    "too many states": set_to("server", "units", 0, "states", value=10**9),
-    "a boolean count": set_to("server", "units", 1, "states", value=True),
-    "a negative count": set_to("server", "units", 0, "states", value=-2),
-    "inputs renamed": set_to("server", "units", 0, "inputs", value=["fuel valve", "other"]),
-    "an input that is no text": set_to("server", "units", 0, "inputs", value=["fuel valve", 7]),
-    "no method": set_to("server", "method", value=None),
-    "dt as text": set_to("record", "dt", value="1"),
-    "dt of zero": set_to("record", "dt", value=0.0),
-    "an unknown key": set_to("server", "loader", value="os.system"),
-    "order of strangers": set_to("record", "order", value=["boiler", "boiler", "water"]),
-    "phases missing": set_to("record", "history", "phase", value=[]),
-    "caveats of numbers": set_to("server", "caveats", value=[1]),
-    "bytes below zero": set_to("record", "traffic", "bytes_up", value=-1),
-    "traffic without a key": set_to("record", "traffic", value={"rounds": 1}),
-    "converged as a number": set_to("record", "status", "converged", value=1),
-    "seed as a fraction": set_to("record", "provenance", "seed", value=0.5),
-    "an array too many": set_array("server/C", lambda C: C),
-    "an array missing": lambda described, arrays: arrays.pop("server/B"),
-    "the history missing": lambda described, arrays: arrays.pop("record/history/server_loss"),
-}
-
-HOSTILE_UNIT = {
-    "another name": set_to("part", "unit", "name", value="water"),
-    "no outputs": set_to("part", "unit", "outputs", value=[]),
-    "a channel with a key too many": set_to("part", "unit", "outputs", 0, "code", value="x"),
-    "limits of one end": set_to("part", "unit", "outputs", 0, "limits", value=[1]),
-    "limits in the wrong order": set_to("part", "unit", "outputs", 0, "limits", value=[2, 1]),
-    "a channel name twice": set_to("part", "unit", "outputs", 1, "name", value="p"),
-    "uses_inputs as text": set_to("part", "uses_inputs", value="yes"),
-    "an unknown estimator": set_to("part", "estimator", "is", value="os.system"),
-    "R not positive": set_array("part/model/R", lambda R: -R),
-    "losses of another length": set_array("client_loss", lambda series: np.zeros(999)),
-    "an array too many": set_array("y", lambda y: y),
-    "an estimator model for nobody": set_array("part/estimator/model/A", lambda A: A),
-    "a model array missing": lambda described, arrays: arrays.pop("part/model/Q"),
+HOSTILE = {
+    "server": {
+        "a path as a name": set_to("server", "units", 0, "name", value="../../boiler"),
+        "a hidden name": set_to("server", "units", 0, "name", value=".boiler"),
+        "a name twice": set_to("server", "units", 1, "name", value="boiler"),
+        "no units": set_to("server", "units", value=[]),
+        "too many states": set_to("server", "units", 0, "states", value=10**9),
+        "a negative count": set_to("server", "units", 0, "states", value=-2),
+        "inputs renamed": set_to("server", "units", 0, "inputs", value=["fuel valve", "other"]),
+        "dt of zero": set_to("record", "dt", value=0.0),
+        "order of strangers": set_to("record", "order", value=["boiler", "boiler", "water"]),
+        "phases missing": set_to("record", "history", "phase", value=[]),
+        "bytes below zero": set_to("record", "traffic", "bytes_up", value=-1),
+    },
+    "units/boiler": {
+        "another name": set_to("part", "unit", "name", value="water"),
+        "no outputs": set_to("part", "unit", "outputs", value=[]),
+        "a channel with a key too many": set_to("part", "unit", "outputs", 0, "code", value="x"),
+        "limits of one end": set_to("part", "unit", "outputs", 0, "limits", value=[1]),
+        "limits in the wrong order": set_to("part", "unit", "outputs", 0, "limits", value=[2, 1]),
+        "a channel name twice": set_to("part", "unit", "outputs", 1, "name", value="p"),
+        "an unknown estimator": set_to("part", "estimator", "is", value="os.system"),
+        "R not positive": set_array("part/model/R", lambda R: -R),
+        "losses of another length": set_array("client_loss", lambda series: np.zeros(999)),
+        "an estimator model for nobody": set_array("part/estimator/model/A", lambda A: A),
+    },
 }
 
 
-@pytest.mark.parametrize("case", HOSTILE_SERVER)
-def test_a_hostile_server_file(saved: Path, case: str) -> None:
-    forge(saved / "server.safetensors", HOSTILE_SERVER[case])
-    with pytest.raises(cf.StorageError, match=r"\.safetensors"):
-        cf.load(saved)
-
-
-@pytest.mark.parametrize("case", HOSTILE_UNIT)
-def test_a_hostile_unit_file(saved: Path, case: str) -> None:
-    forge(saved / "units" / "boiler.safetensors", HOSTILE_UNIT[case])
-    with pytest.raises(cf.StorageError, match=r"boiler\.safetensors"):
+@pytest.mark.parametrize(("file", "case"), [(file, case) for file, cases in HOSTILE.items() for case in cases])
+def test_hostile_files(saved: Path, file: str, case: str) -> None:
+    path = saved / f"{file}.safetensors"
+    forge(path, HOSTILE[file][case])
+    with pytest.raises(cf.StorageError, match=path.name):
         cf.load(saved)
 
 
