@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import counterflow as cf
-from counterflow.data import TableOptions, inspect, open_table, read_logs
+from counterflow.data import TableOptions, inspect, open_table
 from counterflow.data.times import parse
 from counterflow.plant.calendar import SECOND
 
@@ -99,18 +99,6 @@ def test_times_in_any_format(kind: str, start: datetime, steps: list[int]) -> No
     first = {"day first": True, "month first": False}.get(kind)
     expected = [int((moment - datetime(1970, 1, 1)).total_seconds()) * SECOND for moment in moments]
     assert parse(polars.Series(cells), "t", TableOptions(day_first=first)).nanoseconds.tolist() == expected
-
-
-@settings(max_examples=60, deadline=None)
-@given(seconds=st.lists(st.integers(0, 60), min_size=2, max_size=40), seed=st.integers(0, 2**32 - 1))
-def test_the_order_of_rows_does_not_matter(seconds: list[int], seed: int) -> None:
-    """Rows of different times may come in any order; the recording is the same."""
-    distinct = sorted(set(seconds) | {0, 61})
-    values = [float(second * second % 17) + 0.25 * second for second in distinct]
-    frame = polars.DataFrame({"time": distinct, "u": values, "y": values})
-    shuffled = frame.sample(fraction=1.0, shuffle=True, seed=seed)
-    units = {"a": {"inputs": "u", "outputs": "y"}}
-    assert read_logs(frame, units, dt=1.0)[0] == read_logs(shuffled, units, dt=1.0)[0]
 
 
 def told(path: Path) -> str:

@@ -155,7 +155,7 @@ class Checks:
             number = f"{check.number:.3g} {check.unit_of_number}" if np.isfinite(check.number) else "–"
             lines.append(f"{check.verdict:8} {check.title:{width}}  {number}")
         for check in self.of("fail", "caution", "unknown"):
-            lines += ["", f"{check.verdict}: {check.title}", f"  {_capital(check.finding)}."]
+            lines += ["", f"{check.verdict}: {check.title}", f"  {check.finding[:1].upper()}{check.finding[1:]}."]
             if check.remedy:
                 lines.append(f"  Remedy: {check.remedy}.")
         return "\n".join(lines)
@@ -313,6 +313,3 @@ def _sentence(name: str, verdict: Verdict, found: list[Check]) -> str:
     text = f"check {name!r} {says}{whom}: {first.short or first.finding}"
     return text + (f"; {first.remedy}" if first.remedy else "")
 
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -7,6 +7,7 @@ the product knows which laws there are.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -368,13 +369,11 @@ def check_limits(given: object, what: str) -> tuple[float, float]:
     """Limits that somebody gave, (low, high) or None."""
     if given is None:
         return FREE
-    try:
-        low, high = (float(end) for end in given)  # type: ignore[attr-defined]
-    except (TypeError, ValueError):
-        low, high = 1.0, 0.0
-    if not low < high:
-        raise ModelError(f"{what}: limits are {given!r:.80}: pass (low, high) with low < high, or None.")
-    return low, high
+    if isinstance(given, (Sequence, np.ndarray)) and len(given) == 2:
+        numbers = all(isinstance(end, (int, float, np.number)) and not isinstance(end, bool) for end in given)
+        if numbers and given[0] < given[1]:  # also refuses NaN
+            return float(given[0]), float(given[1])
+    raise ModelError(f"{what}: limits is {given!r:.80}: pass (low, high) with low < high, or None.")
 
 
 def check_delay(delay: object, what: str) -> None:

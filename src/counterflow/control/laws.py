@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from datetime import time
 from typing import Any, ClassVar
 
 import numpy as np
@@ -125,9 +126,9 @@ class Schedule(ControlLaw):
         rows = DAY / dt if isinstance(dt, (int, float)) and dt > 0 else 0.0
         if not times or rows < 1 or abs(rows - round(rows)) > 1e-9 * rows:
             raise ModelError(f"Schedule: give at least one time of day, and a dt that divides a day; got {dt!r:.80} s.")
-        changes = sorted((_seconds_of_day(time), value) for time, value in times.items())
+        changes = sorted((_seconds_of_day(begins), value) for begins, value in times.items())
         clock = (_seconds_of_day(row_0) + dt * np.arange(round(rows))) % DAY
-        last = np.searchsorted([time for time, _ in changes], clock + 1e-6, side="right") - 1
+        last = np.searchsorted([begins for begins, _ in changes], clock + 1e-6, side="right") - 1
         return cls(tuple(changes[k][1] for k in last))  # before the first time of a day, the last one of the day before
 
     def answer(self, seen: LawInput) -> FloatArray:
@@ -140,14 +141,12 @@ class Schedule(ControlLaw):
         return f"schedule of {len(self.values)} values, {self.rows} rows each"
 
 
-def _seconds_of_day(time: object) -> float:
-    parts = time.split(":") if isinstance(time, str) else []
-    if not 2 <= len(parts) <= 3 or not all(part.isascii() and part.isdigit() for part in parts):
-        parts = ["99", "0"]
-    hours, minutes, seconds = (*map(int, parts), 0)[:3]
-    if hours > 23 or minutes > 59 or seconds > 59:
-        raise ModelError(f"Schedule: {time!r:.80} is no time of day: write it as '06:00' or '06:00:30'.")
-    return 3600.0 * hours + 60.0 * minutes + seconds
+def _seconds_of_day(given: str) -> float:
+    try:
+        found = time.fromisoformat(given)
+    except (TypeError, ValueError):
+        raise ModelError(f"Schedule: {given!r:.80} is no time of day: write it as '06:00' or '06:00:30'.") from None
+    return 3600.0 * found.hour + 60.0 * found.minute + found.second
 
 
 LAWS: tuple[type[ControlLaw], ...] = (PID, Relay, Ratio, Schedule, Manual)

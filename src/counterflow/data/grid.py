@@ -207,11 +207,8 @@ class Grid:
 
     def stretches(self, longest_hold: int) -> list[tuple[int, int]]:
         """Grid rows from, up to, without a gap of more than `longest_hold` rows."""
-        present = self.present
-        breaks = np.flatnonzero(np.diff(present) - 1 > longest_hold)
-        starts = np.concatenate(([0], breaks + 1))
-        stops = np.concatenate((breaks, [len(present) - 1]))
-        return [(int(present[a]), int(present[b]) + 1) for a, b in zip(starts, stops, strict=True)]
+        breaks = np.flatnonzero(np.diff(self.present) - 1 > longest_hold) + 1
+        return [(int(part[0]), int(part[-1]) + 1) for part in np.split(self.present, breaks)]
 
 
 def make_grid(
@@ -284,6 +281,14 @@ def on_grid(values: FloatArray, grid: Grid, resample: str = "auto") -> FloatArra
     else:
         out[bins] = ordered  # of several, the last stays
     return out
+
+
+def constant_reason(values: FloatArray) -> str:
+    """Why nothing can be learned of a column that holds one value, or none; "" of any other."""
+    known = values[np.isfinite(values)]
+    if len(known) == 0:
+        return "no value at all"
+    return f"always {known[0]:g}" if known.min() == known.max() else ""
 
 
 def fill(row: FloatArray, how: str) -> tuple[FloatArray, NDArray[np.int64], int]:

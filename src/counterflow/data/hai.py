@@ -80,6 +80,6 @@ def prepare_hai(
     ('kept, output of P1', 'dropped in step ii: always 0')
     """
     work = Columns(DATA_SET, [*files, *labels], normal_only, rows)
-    work.drop_discrete(list(work.columns))
+    work.drop_discrete()
     work.split()
     return work.finish("v", standardise)

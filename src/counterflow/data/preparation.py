@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from counterflow.arrays import FloatArray
 from counterflow.data.columns import Numbers, meaning
 from counterflow.data.drafts import draft
-from counterflow.data.grid import Grid, Rules, TimeFacts, fill, make_grid, on_grid, time_facts
+from counterflow.data.grid import Grid, Rules, TimeFacts, constant_reason, fill, make_grid, on_grid, time_facts
 from counterflow.data.inspection import inspect, table_steps
 from counterflow.data.notes import Preparation, Step, told
 from counterflow.data.options import TableOptions, divided, some, takes
@@ -239,13 +239,10 @@ class _Work:
             values = self.cleaned(column, numbers)
             how = "last" if column in inputs and self.rules.resample == "auto" else self.rules.resample
             row = on_grid(values, self.grid, how)
-            known = row[np.isfinite(row)]
-            if len(known) == 0 and column in inputs and not self.rules.drop_constant:
+            if self.rules.drop_constant and (reason := constant_reason(row)):
+                dropped[column] = reason
+            elif column in inputs and np.isnan(row).all():
                 raise DataError(f"unit {chosen.name!r}: input {column!r} has no value at all: leave it out")
-            if self.rules.drop_constant and len(known) == 0:
-                dropped[column] = "no value at all"
-            elif self.rules.drop_constant and known.min() == known.max():
-                dropped[column] = f"always {known[0]:g}"
             else:
                 found[column] = self.filled(row, chosen.name, column) if column in inputs else row
         left = [[pair for pair in side if pair[0] not in dropped] for side in (chosen.inputs, chosen.outputs)]

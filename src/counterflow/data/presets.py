@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.data.formats import open_files
-from counterflow.data.grid import Rules, fill, time_facts
+from counterflow.data.grid import Rules, constant_reason, fill, time_facts
 from counterflow.data.notes import Preparation, Step
 from counterflow.data.options import TableOptions, some
 from counterflow.data.preparation import prepare
@@ -145,12 +145,11 @@ class Columns:
         self.columns: dict[str, FloatArray] = {
             name: part.y[:, k] for part in recording.values() for k, name in enumerate(part.unit.output_names)
         }
-        self.sides: dict[str, str] = {}
         self.fate = dict.fromkeys(table.channels, "left out in step i: it belongs to no unit")
         self.steps = [replace(step, text=f"(i) {step.text}") for step in self.preparation.steps]
         count, done = int(attacked.sum()), "cut out" if normal_only else "kept"
         self.note("i", f"{count} rows are labelled as attacks ({told}); {done}.", attacks=count)
-        self._drop_constant("over the full run")
+        self.drop_by_values("ii", "constant over the full run", constant_reason)
         if rows is None or rows >= recording.rows:
             self.note("ii", f"all {recording.rows} rows are used.", rows=recording.rows)
         elif rows < 2:
@@ -158,74 +157,79 @@ class Columns:
         else:
             self.columns = {tag: values[:rows] for tag, values in self.columns.items()}
             self.note("ii", f"the first {rows} of {recording.rows} rows are used.", rows=rows)
-        self._drop_constant("after truncation")
+        self.drop_by_values("ii", "constant after truncation", constant_reason)
 
-    def drop(self, reasons: Mapping[str, str], number: str, what: str) -> None:
+    def drop(self, number: str, what: str, reasons: Mapping[str, str]) -> None:
         """Take columns out, and say why."""
         for tag, reason in reasons.items():
             del self.columns[tag]
-            self.sides.pop(tag, None)
             self.fate[tag] = f"dropped in step {number}: {reason}"
         names = f": {', '.join(reasons)}" if reasons else ""
         self.steps.append(Step(number, f"({number}) {what}: {len(reasons)} dropped{names}.", dict(reasons)))
+
+    def drop_by_values(self, number: str, what: str, why: Callable[[FloatArray], str]) -> None:
+        """Take those columns out for whose values there is a reason."""
+        reasons = {tag: why(values) for tag, values in self.columns.items()}
+        self.drop(number, what, {tag: reason for tag, reason in reasons.items() if reason})
 
     def note(self, number: str, text: str, *, doubt: bool = False, **numbers: Any) -> None:
         """A step that drops nothing."""
         self.steps.append(Step(number, f"({number}) {text}", numbers, doubt))
 
-    def _drop_constant(self, when: str) -> None:
-        reasons = {}
-        for tag, values in self.columns.items():
-            known = values[~np.isnan(values)]
-            if len(known) == 0:
-                reasons[tag] = "no value"
-            elif known.min() == known.max():
-                reasons[tag] = f"always {known[0]:g}"
-        self.drop(reasons, "ii", f"constant {when}")
-
-    def drop_discrete(self, tags: Sequence[str], where: str = "") -> None:
+    def drop_discrete(self, measured_only: bool = False) -> None:
         """Step (iii)."""
-        reasons = {tag: reason for tag in tags if (reason := discrete_reason(self.columns[tag])) is not None}
+        where = ", measurements only" if measured_only else ""
         rule = f"at most 2 values, one value in more than {100 * DOMINANT:g} % of the rows, or changes in fewer than "
-        self.drop(reasons, "iii", f"boolean-like or quasi-discrete{where} ({rule}{100 * FEW_CHANGES:g} %)")
+        what = f"boolean-like or quasi-discrete{where} ({rule}{100 * FEW_CHANGES:g} %)"
+        looked = (tag for tag in self.columns if not measured_only or self.side(tag) == "outputs")
+        reasons = {tag: discrete_reason(self.columns[tag]) for tag in looked}
+        self.drop("iii", what, {tag: reason for tag, reason in reasons.items() if reason})
+
+    def side(self, tag: str) -> str:
+        """ "inputs", "outputs", or ""."""
+        return self.dataset.side(tag)[0]
 
     def split(self) -> None:
         """Step (iv): inputs and outputs by tag family."""
-        found = {tag: self.dataset.side(tag) for tag in self.columns}
-        self.sides = {tag: side for tag, (side, _) in found.items() if side}
-        reasons = {tag: "of no family of inputs or outputs" for tag in found if tag not in self.sides}
-        self.drop(reasons, "iv", "inputs and outputs by tag family; of neither")
-        if ours := [tag for tag, (_, named) in found.items() if not named]:
+        neither = "of no family of inputs or outputs"
+        reasons = {tag: neither for tag in self.columns if not self.side(tag)}
+        self.drop("iv", "inputs and outputs by tag family; of neither", reasons)
+        if ours := [tag for tag in self.columns if not self.dataset.side(tag)[1]]:
             self.note("iv", f"families that the paper does not name, by our rule: {', '.join(ours)}.", tags=ours)
 
     def finish(self, number: str, standardise: bool, noise: float = 0.0, seed: int = 0) -> Prepared:
         """Means and scales of every column; noise on discrete inputs; and the recording."""
-        every = sorted(set(self.units.values()))
-        measured = {self.units[tag] for tag, side in self.sides.items() if side == "outputs"}
-        left = [unit for unit in every if unit in measured]
-        if gone := [unit for unit in every if unit not in map(self.units.get, self.sides)]:
+        tags: dict[str, list[str]] = {unit: [] for unit in sorted(set(self.units.values()))}
+        for tag in self.columns:
+            tags[self.units[tag]].append(tag)
+        if gone := [unit for unit, own in tags.items() if not own]:
             self.note(number, f"units without a channel left: {', '.join(gone)}.", doubt=True)
-        for unit in [unit for unit in every if unit not in (*left, *gone)]:
-            reason = f"unit {unit} has no output left"
-            self.drop({tag: reason for tag in self.sides if self.units[tag] == unit}, number, reason)
+        for unit, own in tags.items():
+            if own and not any(self.side(tag) == "outputs" for tag in own):
+                reason = f"unit {unit} has no output left"
+                self.drop(number, reason, dict.fromkeys(own, reason))
+        left = {unit: own for unit, own in tags.items() if any(tag in self.columns for tag in own)}
         if not left:
             raise DataError("no unit has an output left: give more rows, or files in which something happens")
         if len(left) < 2:
-            self.note(number, f"only unit {left[0]} is left: nothing to couple.", doubt=True)
+            self.note(number, f"only unit {next(iter(left))} is left: nothing to couple.", doubt=True)
         scales: dict[str, dict[str, tuple[float, float]]] = {unit: {} for unit in left}
-        filled = noisy = 0
-        for tag, side in sorted(self.sides.items(), key=lambda item: (self.units[item[0]], item[1])):
-            values = self.columns[tag]
-            if side == "inputs":
-                values, holes, _ = fill(values, "hold")
-                filled = max(filled, int(holes.sum()))
-            mean, std = float(np.nanmean(values)), float(np.nanstd(values))
-            scales[self.units[tag]][tag] = (mean, std)
-            if noise and side == "inputs" and discrete_reason(values) is not None:
-                noisy += 1
-                values = values + noise * std * stream(seed, "input noise", tag).standard_normal(len(values))
-            self.columns[tag] = (values - mean) / std if standardise else values
-            self.fate[tag] = f"kept, {side[:-1]} of {self.units[tag]}"
+        described, filled, noisy = [], 0, 0
+        for unit, own in left.items():
+            inputs, outputs = ([tag for tag in own if self.side(tag) == side] for side in ("inputs", "outputs"))
+            described.append(Unit(unit, 2, inputs, outputs))
+            for tag in (*inputs, *outputs):
+                values, side = self.columns[tag], self.side(tag)
+                if side == "inputs":
+                    values, holes, _ = fill(values, "hold")
+                    filled = max(filled, int(holes.sum()))
+                mean, std = float(np.nanmean(values)), float(np.nanstd(values))
+                scales[unit][tag] = (mean, std)
+                if noise and side == "inputs" and discrete_reason(values):
+                    noisy += 1
+                    values = values + noise * std * stream(seed, "input noise", tag).standard_normal(len(values))
+                self.columns[tag] = (values - mean) / std if standardise else values
+                self.fate[tag] = f"kept, {side[:-1]} of {unit}"
         done = "z-scores are written"
         if not standardise:
             done = "values stay in engineering units; --standardise writes z-scores"
@@ -235,30 +239,23 @@ class Columns:
             self.note("vi", text, seed=seed, noise=noise)
         if filled:
             self.note(number, f"inputs were held where they are missing, in at most {filled} rows.", rows=filled)
-        return Prepared(*self._recorded(left), self.fate, scales, standardise)
-
-    def _recorded(self, units: Sequence[str]) -> tuple[Recording, Preparation]:
-        described = []
-        for unit in units:
-            own = {tag: side for tag, side in self.sides.items() if self.units[tag] == unit}
-            sides = ([tag for tag in own if own[tag] == side] for side in ("inputs", "outputs"))
-            described.append(Unit(unit, 2, *sides))
         before = self.preparation
-        frame = polars.DataFrame({f"{self.units[tag]}/{tag}": self.columns[tag] for tag in self.sides})
+        frame = polars.DataFrame({f"{self.units[tag]}/{tag}": values for tag, values in self.columns.items()})
         recording = Recording.from_frame(frame, described, before.dt)
         rows = recording.rows
-        dropped: dict[str, dict[str, str]] = {unit: {} for unit in sorted(set(self.units.values()))}
+        dropped: dict[str, dict[str, str]] = {unit: {} for unit in tags}
         for tag, unit in self.units.items():
             if tag not in self.columns:
                 dropped[unit][tag] = self.fate[tag]
-        return recording, replace(
+        preparation = replace(
             before, rows=rows, stop=before.stop if rows == before.rows else f"row {rows - 1}", steps=tuple(self.steps),
             dropped=dropped, stretches=tuple((a, min(b, rows)) for a, b in before.stretches if a < rows),
         )  # fmt: skip
+        return Prepared(recording, preparation, self.fate, scales, standardise)
 
 
-def discrete_reason(values: FloatArray) -> str | None:
-    """Why a channel is boolean-like or quasi-discrete, or None."""
+def discrete_reason(values: FloatArray) -> str:
+    """Why a channel is boolean-like or quasi-discrete; "" if it is not."""
     known = values[~np.isnan(values)]
     counts = polars.Series(known).value_counts(sort=True)
     if len(counts) <= 2:
@@ -267,4 +264,4 @@ def discrete_reason(values: FloatArray) -> str | None:
     if commonest > DOMINANT:
         return f"{counts.to_series(0)[0]:g} in {100 * commonest:.1f} % of the rows"
     changes = int((known[1:] != known[:-1]).sum())
-    return f"{changes} changes in {len(known)} rows" if changes < FEW_CHANGES * len(known) else None
+    return f"{changes} changes in {len(known)} rows" if changes < FEW_CHANGES * len(known) else ""

@@ -85,8 +85,7 @@ def prepare_swat(
     Recording(600 rows, dt=1, units: S1, S2, S3, S4, S5, S6)
     """
     work = Columns(DATA_SET, files, normal_only, rows)
-    measured = [tag for tag in work.columns if DATA_SET.side(tag)[0] == "outputs"]
-    work.drop_discrete(measured, ", measurements only")
+    work.drop_discrete(measured_only=True)
     work.split()
     _collapse(work)
     _correlated(work, correlation)
@@ -96,7 +95,7 @@ def prepare_swat(
 def _collapse(work: Columns) -> None:
     """Actuators as bits: where 2 occurs (open, running), it is 1 and all else 0."""
     three, reasons = [], {}
-    for tag in [tag for tag, side in work.sides.items() if side == "inputs"]:
+    for tag in [tag for tag in work.columns if work.side(tag) == "inputs"]:
         values = work.columns[tag]
         states = np.unique(values[~np.isnan(values)])
         if states[-1] > 1.5:
@@ -107,7 +106,7 @@ def _collapse(work: Columns) -> None:
             reasons[tag] = "constant once collapsed"
     work.note("iv", f"actuators as bits, 2 is 1 and all else 0; three states collapsed: {', '.join(three) or 'none'}.")
     if reasons:
-        work.drop(reasons, "iv", "constant bits")
+        work.drop("iv", "constant bits", reasons)
 
 
 def _correlated(work: Columns, least: float) -> None:
@@ -119,12 +118,11 @@ def _correlated(work: Columns, least: float) -> None:
     values = values[~np.isnan(values).any(axis=1)]
     if len(values) < 3:
         raise DataError("fewer than 3 rows have all variables: correlations cannot be computed; give more rows")
-    spread = values.std(axis=0)
-    scaled = (values - values.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
-    strength = np.abs(scaled.T @ scaled) / len(scaled)
+    with np.errstate(invalid="ignore"):  # of columns that do not move in these rows
+        strength = np.nan_to_num(np.abs(np.corrcoef(values, rowvar=False)))
     owner = np.array([work.units[tag] for tag in tags])
     strength[owner[:, None] == owner[None, :]] = 0.0
     best = strength.max(axis=1)
     said = "largest correlation with another stage"
     reasons = {tag: f"{said} {best[k]:.2f}" for k, tag in enumerate(tags) if not best[k] > least}
-    work.drop(reasons, "iv", f"correlation with other stages not above {least:g}")
+    work.drop("iv", f"correlation with other stages not above {least:g}", reasons)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import numpy as np
 import polars
@@ -18,12 +17,12 @@ from numpy.typing import NDArray
 
 from counterflow.data.options import TableOptions, some
 from counterflow.errors import DataError, OptionError
-from counterflow.plant.calendar import SECOND, Calendar
+from counterflow.plant.calendar import SECOND, Calendar, zone_of
 
 Nanoseconds = NDArray[np.int64]
 
 NONE = np.iinfo(np.int64).min  # no time, as NumPy's NaT
-_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+
 _DATE = (
     r"^(?P<a>\d{1,4})(?P<sign>[-/. ])(?P<b>\d{1,2}|[A-Za-z]{3,9})[-/. ](?P<c>\d{1,4})"
     r"(?:[T ]+(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2})(?:[.,](?P<fraction>\d{1,9})\d*)?)?"
@@ -155,7 +154,7 @@ def parse(
     if timezone is not None:
         if not found.dated:
             raise DataError(f"timezone is {timezone!r}, but time column {name!r} is a plain count of seconds")
-        _refuse_unknown(timezone)
+        zone_of(timezone)
         found = replace(found, zone=timezone) if found.zoned else _localised(found, name, timezone)
     return replace(found, zone="UTC") if found.zoned and found.zone.upper() in ("", "ETC/UTC") else found
 
@@ -229,43 +228,37 @@ def _dates(cells: _Cells, day_first: bool | None) -> tuple[Nanoseconds, str, boo
         if has[form] and not seen.all():
             one, other = int(rows[np.argmax(seen)]), int(rows[np.argmin(seen)])
             cells.refuse_mixed(one, form, other, "not")
-    late = polars.col("c").cast(polars.Int64)
-    year = polars.when(late < 70).then(late + 2000).when(late < 100).then(late + 1900).otherwise(late)
     kind = "dates"
+    late, zoned = "%y" if parts.get_column("c").str.len_chars().max() == 2 else "%Y", has["has a zone"]
     if has["begins with the year"]:
-        found = _moments(parts, polars.col("a"), polars.col("b"), polars.col("c"))
+        found = _moments(parts, "%Y-%m-%d", zoned)
     elif has["names the month"]:
-        word = polars.col("b").str.to_lowercase().str.slice(0, 3)
-        month = word.replace_strict(_MONTHS, [str(k) for k in range(1, 13)], default=None)
-        found = _moments(parts, year, month, polars.col("a"))
+        found = _moments(parts, f"%d-%b-{late}", zoned)
     else:
-        readings = [_moments(parts, year, *(polars.col(each) for each in pair)) for pair in ("ba", "ab")]
+        readings = [_moments(parts, f"{pair}-{late}", zoned) for pair in ("%d-%m", "%m-%d")]
         first = _day_first(cells, parts, day_first, readings)
         found = readings[0 if first else 1]
         kind = "dates, day first" if first else "dates, month first"
     cells.leave_out(found.is_null(), f"is no date ({kind}): {_REMEDY}")
-    fraction = parts.get_column("fraction").fill_null("0").str.pad_end(9, "0").cast(polars.Int64)
-    nanoseconds = found.fill_null(0) * SECOND + fraction
-    if has["has a zone"]:
-        digits = parts.get_column("zone").str.replace(":", "", literal=True)
-        offset = digits.str.slice(1).cast(polars.Int64, strict=False).fill_null(0).to_numpy()  # "TC" of "UTC" is null
-        west = digits.str.starts_with("-").fill_null(False).to_numpy()
-        nanoseconds -= polars.Series(np.where(west, -1, 1) * (offset // 100 * 60 + offset % 100) * 60 * SECOND)
-        kind += " with a zone"
-    return np.where(cells.known, nanoseconds.to_numpy(), NONE), kind, has["has a zone"]
+    return found.fill_null(NONE).to_numpy(), kind + (" with a zone" if zoned else ""), zoned
 
 
-def _moments(parts: polars.DataFrame, year: polars.Expr, month: polars.Expr, day: polars.Expr) -> polars.Series:
-    """Seconds since 1970 in one reading of the parts; null where there is no such date or time of day."""
+def _moments(parts: polars.DataFrame, order: str, zoned: bool) -> polars.Series:
+    """Nanoseconds since 1970, the parts of dates being in this order; null where there is no such date or time."""
     clock = polars.concat_str(polars.col("hour", "minute", "second").fill_null("0"), separator=":")
-    text = polars.concat_str(polars.concat_str(year, month, day, separator="-"), clock, separator=" ")
+    fraction = polars.col("fraction").fill_null("0").str.pad_end(9, "0").cast(polars.Int64)
+    zone = polars.col("zone").str.replace("^[A-Z]+$", "+0000")
     half = polars.col("half").str.replace_all(".", "", literal=True).str.to_uppercase()
-    moment = polars.coalesce(
-        polars.concat_str(text, half, separator=" ").str.to_datetime("%Y-%m-%d %I:%M:%S %p", strict=False),
-        polars.when(half.is_null()).then(text).str.to_datetime("%Y-%m-%d %H:%M:%S", strict=False),
-    )
+    date = polars.concat_str("a", polars.col("b").str.slice(0, 3), "c", separator="-")
+    pieces = [date, clock, zone] if zoned else [date, clock]
+    form = f"{order} %H:%M:%S" + (" %z" if zoned else "")
+    texts = {
+        form: polars.when(half.is_null()).then(polars.concat_str(pieces, separator=" ")),
+        "%p " + form.replace("%H", "%I"): polars.concat_str(half, *pieces, separator=" "),
+    }
+    moment = polars.coalesce(text.str.to_datetime(form, time_unit="us", strict=False) for form, text in texts.items())
     usable = polars.when(moment.dt.year().is_between(1700, 2250)).then(moment)
-    return parts.select(usable.dt.epoch("s").alias("moment")).to_series()
+    return parts.select((usable.dt.epoch("ns") + fraction).alias("moment")).to_series()
 
 
 def _runs_on(readings: list[polars.Series]) -> bool | None:
@@ -275,8 +268,8 @@ def _runs_on(readings: list[polars.Series]) -> bool | None:
     """
     run_on = []
     for reading in readings:
-        seconds = reading.drop_nulls().to_numpy()
-        steps, changed = np.abs(np.diff(seconds)), np.diff(seconds // 86_400) != 0
+        moments = reading.drop_nulls().to_numpy()
+        steps, changed = np.abs(np.diff(moments)), np.diff(moments // (86_400 * SECOND)) != 0
         within = steps[~changed & (steps > 0)]
         run_on.append(bool(len(within) and (steps[changed] <= 1.5 * np.median(within)).any()))
     return None if run_on[0] == run_on[1] else run_on[0]
@@ -310,13 +303,6 @@ def _day_first(cells: _Cells, parts: polars.DataFrame, given: bool | None, readi
 
 
 # ---- numbers, and zones
-
-
-def _refuse_unknown(timezone: str) -> None:
-    try:
-        ZoneInfo(timezone)
-    except (KeyError, ValueError, OSError):
-        raise DataError(f"timezone is {timezone!r}, which is no known zone: give one such as 'Europe/Berlin'") from None
 
 
 def _filled(dates: polars.Series, zoned: bool) -> Nanoseconds:

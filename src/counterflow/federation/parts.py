@@ -29,7 +29,7 @@ from counterflow.exchange.task import UnitData
 from counterflow.federation.job import QUESTIONS, Job
 from counterflow.files import write_whole
 from counterflow.fits import complete
-from counterflow.fits.content import SERVER_FILE
+from counterflow.fits.content import SERVER_FILE, Record, UnitContent
 from counterflow.fits.engine import Traffic
 from counterflow.fits.history import Recorder
 from counterflow.fits.storage import load_server, load_unit, server_bytes, unit_bytes
@@ -100,12 +100,11 @@ def save_server(home: Path, result: CoordinatorResult) -> Path:
     recorder = Recorder(job.units)
     recorder.records = list(result.records)
     recorder.losses = {unit: [0.0] * len(result.records) for unit in job.units}  # theirs, and not known here
-    content = server_bytes(
-        server, order=job.units, dt=job.dt, history=recorder.history(dict.fromkeys(job.units, 0.0)),
-        traffic=result.traffic, status=status, apart=job.privacy is not None,
-        provenance=provenance_of(job), calendar=calendar_of(job),
+    record = Record(
+        job.dt, job.units, recorder.history(dict.fromkeys(job.units, 0.0)), result.traffic, status, provenance_of(job),
+        apart=job.privacy is not None, calendar=calendar_of(job),
     )  # fmt: skip
-    return _kept(home, job, SERVER_FILE, content)
+    return _kept(home, job, SERVER_FILE, server_bytes(server, record))
 
 
 def saved_server(home: Path, fit: str) -> tuple[Job, Server]:
@@ -139,9 +138,8 @@ def save_unit(home: Path, job: Job, own: UnitData, state: UnitState, losses: dic
     """Keep a unit's part; the folder of the fit."""
     part = complete.unit_part(job, own, state, job.digest)
     rounds = [losses[round] for round in sorted(losses)]
-    losses_kept = {"client_loss": np.array(rounds), "proprietary_loss": np.full(len(rounds), state.proprietary_loss)}
-    content = unit_bytes(part, estimated={}, losses=losses_kept, privacy=None)
-    return _kept(home, job, UNIT_FILE, content, {"rows": len(own.y), "digest": own.digest})
+    content = UnitContent(part, {}, np.array(rounds), np.full(len(rounds), state.proprietary_loss))
+    return _kept(home, job, UNIT_FILE, unit_bytes(content), {"rows": len(own.y), "digest": own.digest})
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,14 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from types import MappingProxyType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import numpy as np
 
 from counterflow.arrays import FloatArray
 from counterflow.errors import StorageError
 from counterflow.exchange.estimators import Estimates, KalmanEstimator
-from counterflow.exchange.outcome import Provenance, Status
+from counterflow.exchange.outcome import Couplings, Provenance, Status
 from counterflow.exchange.part import UnitPart
 from counterflow.exchange.privacy import PrivacyReport, UnitPrivacy
 from counterflow.fits.engine import Traffic
@@ -36,7 +36,6 @@ SERVER_FILE = "server.safetensors"
 LETTERS = ("C", "Q", "R")  # of a unit's model, and of the plant after the fit
 MOST_MEMORY = 10_000  # rows that a network may look back
 MOST_ROWS = 1 << 53  # of a stream
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -103,34 +102,34 @@ def check_file_names(names: Sequence[str]) -> None:
 # ---- load
 
 
-# axes by letter: P states, U inputs, D outputs, T rows, s numbers of all messages, n couplings that move, k rounds;
-# of networks: r numbers, m columns, b spans, K replicates, k pairs in use, a all pairs, n features, t rows of a tail
-# of moments: K of them, r numbers, d signals, D signals and a level, b bands
-SHAPES: Mapping[type, Mapping[str, str]] = MappingProxyType({
+# axes by letter. Of one size in a whole file: P states, U inputs, D outputs, H rounds; of networks M numbers, W columns
+# and K replicates; L rows of a tail; of moments d signals, S with a level, B bands. Of one size in an object: s numbers
+# of all messages, t rows, n couplings that move, or features, b spans, p pairs, k replicates, or moments
+AXES: Mapping[type, Mapping[str, str]] = MappingProxyType({
     Server: {"A": "PP", "B": "PU", "Q": "PP"},
     Estimated: {"A": "PP", "B": "PU", "Q": "PP"},
     SharedRecord: {
-        "values": "Ts", "u": "TU", "observation": "sP", "noise": "ss", "A_local": "PP", "B_local": "PU",
+        "values": "ts", "u": "tU", "observation": "sP", "noise": "ss", "A_local": "PP", "B_local": "PU",
         "Q_local": "PP", "initial_mean": "P", "initial_covariance": "PP",
     },
     Parameters: {"noise_root": "PP"},
     Uncertainty: {"covariance": "nn"},
     Memory: {"information": "nn", "mean": "P", "covariance": "PP", "last_input": "U"},
     Network: {
-        "spans": "b2", "linear": "Kbmr", "pairs": "k2", "bends": "Kkr", "pair_centre": "k", "pair_size": "k",
-        "low": "m", "high": "m", "level": "m", "scale": "m", "noise": "rr", "offset": "Kr",
+        "spans": "b2", "linear": "kbWM", "pairs": "p2", "bends": "kpM", "pair_centre": "p", "pair_size": "p",
+        "low": "W", "high": "W", "level": "W", "scale": "W", "noise": "MM", "offset": "kM",
     },
     BlockMoments: {
-        "spans": "b2", "pairs": "a2", "pair_centre": "a", "pair_size": "a", "level": "m", "scale": "m", "low": "m",
-        "high": "m", "moving": "m",
+        "spans": "b2", "pairs": "p2", "pair_centre": "p", "pair_size": "p", "level": "W", "scale": "W", "low": "W",
+        "high": "W", "moving": "W", "read": "M",
     },
-    Posterior: {"variance": "Knr", "noise": "Kr", "damping": "Kbm"},
-    Stream: {"tail": "tm"},
+    Posterior: {"variance": "KnM", "noise": "KM", "damping": "KbW"},
+    Stream: {"tail": "LW"},
     LogWindows: {"level": "U", "scale": "U"},
-    LogMoments: {"design": "KD", "bands": "Kb", "values": "Kr", "added": "rr", "centre": "rd"},
-    History: {"server_loss": "k", "residual_loss": "k", "disentanglement": "k", "gradient": "k"},
+    LogMoments: {"design": "kS", "bands": "kB", "values": "kr", "added": "rr", "centre": "rd"},
+    History: {"server_loss": "H", "residual_loss": "H", "disentanglement": "H", "gradient": "H"},
     UnitPart: {"theta": "PD", "phi": "P", "output_level": "D"},
-    UnitContent: {"client_loss": "k", "proprietary_loss": "k"},
+    UnitContent: {"client_loss": "H", "proprietary_loss": "H"},
 })  # fmt: skip
 
 
@@ -138,67 +137,70 @@ def _wrong(problem: str) -> NoReturn:
     raise ValueError(problem)
 
 
-def _check_shapes(value: Any, sizes: dict[str, int]) -> None:
-    """Arrays of one object; a letter that has no size yet gets it from the first array that has it."""
-    for name, letters in SHAPES[type(value)].items():
-        array = getattr(value, name)
-        if array is None:
-            continue
-        if array.ndim != len(letters):
-            _wrong(f"{name} of {type(value).__name__} has {array.ndim} axes, not {len(letters)}")
-        for letter, size in zip(letters, array.shape, strict=True):
-            if sizes.setdefault(letter, size) != size:
-                _wrong(f"{name} of {type(value).__name__} has shape {array.shape}, which does not fit the others")
-
-
-def _parts_of(value: Any, kind: type[T]) -> Iterator[T]:
-    """All objects of one class in a tree of dataclasses."""
-    if isinstance(value, kind):
-        yield value
-    inner: Sequence[Any] = ()
+def _tree(value: Any) -> Iterator[Any]:
+    """All dataclasses in one, or in a tuple of them."""
     if is_dataclass(value):
-        inner = [getattr(value, field.name) for field in fields(value)]
-    elif isinstance(value, tuple):
-        inner = value
-    for entry in inner:
-        yield from _parts_of(entry, kind)
+        yield value
+        value = tuple(getattr(value, field.name) for field in fields(value))
+    if isinstance(value, tuple):
+        for entry in value:
+            yield from _tree(entry)
+
+
+def _check_axes(value: Any, sizes: Mapping[str, int]) -> None:
+    """All arrays in a tree; a letter without a size gets it from the first array of an object that has it."""
+    for each in _tree(value):
+        known = dict(sizes)
+        for name, letters in AXES.get(type(each), {}).items():
+            array = getattr(each, name)
+            if array is None:
+                continue
+            if array.ndim != len(letters):
+                _wrong(f"{name} of {type(each).__name__} has {array.ndim} axes, not {len(letters)}")
+            if any(known.setdefault(letter, n) != n for letter, n in zip(letters, array.shape, strict=True)):
+                _wrong(f"{name} of {type(each).__name__} has shape {array.shape}, which does not fit the others")
 
 
 def check_server(found: ServerContent) -> None:
     server, record = found.server, found.record
-    names = server.names
+    names, couplings = server.names, server.couplings
     if not names or first_repeated(names) is not None:
         _wrong("it names no unit, or one of them twice")
     check_file_names(names)
     if sorted(record.order) != sorted(names):
         _wrong(f"its order should name each of {list(names)} once")
-    total = {"P": sum(unit.states for unit in server.units), "U": sum(unit.n_inputs for unit in server.units)}
-    _check_shapes(server, total)
     counts = {unit.name: (unit.states, unit.n_inputs) for unit in server.units}
-    for shared in _parts_of(server, SharedRecord):
-        layout = dict(zip(shared.names, zip(shared.states, shared.inputs, strict=True), strict=True))
-        if layout != counts or len(shared.names) != len(counts):
-            _wrong("its couplings do not name the same units")
-        _check_shapes(shared, dict(total))
-        if shared.patterns is not None:
-            _check_patterns(shared, shared.patterns)
-    for kind in (Estimated, Parameters):
-        for estimate in _parts_of(server, kind):
-            _check_shapes(estimate, dict(total))
-    if any(not known.units <= set(names) for known in _parts_of(server, KnownEdges)):
-        _wrong("its known edges are of units that are not there")
-    for spread in _parts_of(server, Uncertainty):
-        _check_shapes(spread, total | {"n": spread.parameters.coupling_size()})
-    for memory in _parts_of(server, Memory):
-        moving = memory.found.parameters
-        _check_shapes(memory, total | {"n": 0 if moving is None else moving.coupling_size()})
+    P, U = map(sum, zip(*counts.values(), strict=True))
+    sizes = {"P": P, "U": U, "H": len(record.history.phase), "2": 2, "L": TAIL, "B": BANDS}
+    if couplings is not None and couplings.network is not None:
+        M = sum(couplings.network.numbers)
+        sizes |= {"M": M, "W": M + U, "K": len(couplings.network.linear)}
+    if couplings is not None and couplings.windows is not None:
+        d = U * couplings.windows.bank.size
+        sizes |= {"d": d, "S": 1 + d}
+    _check_axes(found, sizes)
+    for each in _tree(server):
+        if isinstance(each, SharedRecord):
+            layout = dict(zip(each.names, zip(each.states, each.inputs, strict=True), strict=True))
+            if layout != counts or len(each.names) != len(counts):
+                _wrong("its couplings do not name the same units")
+            if each.patterns is not None:
+                _check_patterns(each, each.patterns)
+        elif isinstance(each, KnownEdges) and not each.units <= set(names):
+            _wrong("its known edges are of units that are not there")
+        elif isinstance(each, Uncertainty) and len(each.covariance) != each.parameters.coupling_size():
+            _wrong("its covariance is not one of its couplings")
+        elif isinstance(each, Memory):
+            moving = each.found.parameters
+            if len(each.information) != (0 if moving is None else moving.coupling_size()):
+                _wrong("what it remembers is not of its couplings")
     for name, point in server.points.items():
         if name not in counts or point.input_level.shape != (counts[name][1],):
             _wrong(f"the operating point of {name!r} is not one of its inputs")
-    _check_couplings(server)
-    history, rounds = record.history, {"k": len(record.history.phase)}
-    _check_shapes(history, rounds)
-    if set(history.delta_d) != set(names) or any(row.shape != (rounds["k"],) for row in history.delta_d.values()):
+    if couplings is not None:
+        _check_couplings(couplings, server)
+    changes = record.history.delta_d
+    if set(changes) != set(names) or any(row.shape != (sizes["H"],) for row in changes.values()):
         _wrong("its history is not one of these units and rounds")
     counted = record.traffic
     if min(counted.rounds, counted.bytes_up, counted.bytes_down, record.status.rounds, record.provenance.seed) < 0:
@@ -221,10 +223,7 @@ def _check_patterns(shared: SharedRecord, patterns: Patterns) -> None:
             _wrong("its patterns of presence do not fit its units")
 
 
-def _check_couplings(server: Server) -> None:
-    couplings = server.couplings
-    if couplings is None:
-        return
+def _check_couplings(couplings: Couplings, server: Server) -> None:
     for network in filter(None, (couplings.network, *(regime.network for regime in couplings.regimes))):
         _check_network(network, server)
     for regime in couplings.regimes:
@@ -251,15 +250,12 @@ def _check_network(network: Network, server: Server) -> None:
     states = [server.unit(name).states for name in network.names]
     if any(not 1 <= count <= most for count, most in zip(network.numbers, states, strict=True)):
         _wrong("its network has more numbers than its units have states")
-    r = sum(network.numbers)
-    sizes = {"r": r, "m": r + sum(inputs), "2": 2}
-    _check_shapes(network, sizes)
     spans, pairs = network.spans, network.pairs
-    if sizes["b"] < 1 or sizes["K"] < 2 or (spans[:, 0] < 1).any() or (spans[:, 1] < spans[:, 0]).any():
+    if len(spans) < 1 or len(network.linear) < 2 or (spans[:, 0] < 1).any() or (spans[:, 1] < spans[:, 0]).any():
         _wrong("its network has no spans, or ones that make no sense")
     if spans.max() > MOST_MEMORY or (np.diff(spans[:, 1]) < 0).any():
         _wrong("its network looks back too far")
-    if ((pairs < 0) | (pairs >= sizes["m"])).any():
+    if ((pairs < 0) | (pairs >= len(network.level))).any():
         _wrong("its network multiplies columns that are not there")
     if (network.scale <= 0).any() or (network.pair_size <= 0).any() or not network.widening > 0 or network.rows < 0:
         _wrong("its network has a scale that is not above zero")
@@ -270,14 +266,12 @@ def _check_stream(stream: Stream, network: Network) -> None:
     sums = stream.products
     if not np.array_equal(sums.spans, network.spans) or sums.targets != network.size:
         _wrong("its stream is not one of its network")
-    m = len(network.level)
-    sizes = {"m": m, "r": network.size, "b": len(network.spans), "2": 2, "K": len(network.linear), "t": TAIL}
-    _check_shapes(sums, sizes)
-    _check_shapes(stream.posterior, sizes | {"n": sums.features})
-    _check_shapes(stream, sizes)
-    if ((sums.pairs < 0) | (sums.pairs >= m)).any() or sums.memory > TAIL:
+    posterior = stream.posterior
+    if posterior.variance.shape[1] != sums.features or posterior.damping.shape[1] != len(network.spans):
+        _wrong("its posterior is not one of its features")
+    if ((sums.pairs < 0) | (sums.pairs >= len(network.level))).any() or sums.memory > TAIL:
         _wrong("its stream has features of columns or rows that are not there")
-    if (sums.scale <= 0).any() or (sums.pair_size <= 0).any() or (stream.posterior.noise <= 0).any():
+    if (sums.scale <= 0).any() or (sums.pair_size <= 0).any() or (posterior.noise <= 0).any():
         _wrong("its stream has a scale that is not above zero")
     if not 1 <= stream.chosen <= sums.rows < MOST_ROWS or stream.kept < 1 or not 0 <= sums.used <= sums.rows:
         _wrong("a count of its stream makes no sense")
@@ -285,25 +279,24 @@ def _check_stream(stream: Stream, network: Network) -> None:
         _wrong("its stream has not the blocks of its rows")
     if any(block.shape != (sums.size * (sums.size + 1) // 2,) for block in sums.blocks):
         _wrong("a block of its stream is not one of its features")
-    if (sums.counts < 0).any() or not sums.count > 0 or (stream.posterior.variance < 0).any():
+    if (sums.counts < 0).any() or not sums.count > 0 or (posterior.variance < 0).any():
         _wrong("its stream has sums or variances below zero")
 
 
 def _check_windows(windows: LogWindows, shared: SharedRecord) -> None:
     """Whether moments are of these units and their numbers, and of a bank that there can be."""
-    bank, inputs = windows.bank, sum(shared.inputs)
-    _check_shapes(windows, {"U": inputs})
+    bank = windows.bank
     if not bank.poles or bank.poles[0] != 0.0 or not all(0.0 <= pole < 1.0 for pole in bank.poles):
         _wrong("its bank has poles that are none of one")
     if not 1 <= bank.memory <= MOST_ROWS or (windows.scale <= 0).any() or len(windows.units) != len(shared.names):
         _wrong("its windows are not of these units or inputs")
-    sizes = {"d": inputs * bank.size, "D": 1 + inputs * bank.size, "b": BANDS}
     for own, states, numbers in zip(windows.units, shared.states, shared.observation_slices, strict=True):
         r = states // bank.size
         if not own or r * bank.size != states or numbers.stop - numbers.start != r:
             _wrong("a unit has no window, or not the numbers of its windows")
         for each in own:
-            _check_shapes(each, sizes | {"r": r})
+            if len(each.added) != r:
+                _wrong("a window has not the numbers of its unit")
             if not 0 <= each.told <= len(each.values) or not 0.0 <= each.clipped <= 1.0 or (each.bands < 0).any():
                 _wrong("a window tells of moments that are not there")
             if np.linalg.eigvalsh((each.added + each.added.T) / 2)[0] < -1e-9 * np.abs(each.added).max():
@@ -316,7 +309,7 @@ def check_unit(found: UnitContent) -> None:
     sizes = {"P": unit.states, "U": unit.n_inputs, "D": unit.n_outputs}
     if (model.states, model.n_inputs, model.n_outputs) != tuple(sizes.values()):
         _wrong(f"its model does not have the states, inputs and outputs of unit {unit.name!r}")
-    _check_shapes(part, sizes)
+    _check_axes(found, sizes)
     if part.point is not None and part.point.input_level.shape != (unit.n_inputs,):
         _wrong("its operating point is not one of its inputs")
     if part.C_doubt is not None and [a.shape for a in part.C_doubt] != [(unit.n_outputs,), (unit.states,) * 2]:
@@ -331,7 +324,6 @@ def check_unit(found: UnitContent) -> None:
         inputs = unit.n_inputs if part.uses_inputs else 0
         if (seen.states, seen.n_inputs, seen.n_outputs) != (unit.states, inputs, unit.n_outputs):
             _wrong("its estimator is one of another model")
-    _check_shapes(found, {})
 
 
 def check_belongs(found: UnitContent, of: ServerContent, name: str) -> None:

@@ -6,9 +6,11 @@ It knows no mathematics: it delivers, in the order of the units' names as config
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
+
+from rich.filesize import decimal
 
 from counterflow.exchange.method import Method, ServerState, UnitState, server_step, unit_step
 from counterflow.exchange.privacy import Spending
@@ -26,15 +28,7 @@ class Traffic:
 
     def __str__(self) -> str:
         rounds = "1 round" if self.rounds == 1 else f"{self.rounds} rounds"
-        return f"{rounds}, {_readable(self.bytes_up)} up, {_readable(self.bytes_down)} down"
-
-
-def _readable(count: float) -> str:
-    for suffix in ("B", "kB", "MB", "GB"):
-        if count < 1000 or suffix == "GB":
-            return f"{count:.0f} {suffix}" if suffix == "B" else f"{count:.1f} {suffix}"
-        count /= 1000
-    raise AssertionError
+        return f"{rounds}, {decimal(self.bytes_up)} up, {decimal(self.bytes_down)} down"
 
 
 Observer = Callable[[ServerState, Mapping[str, UnitState]], None]
@@ -80,11 +74,8 @@ def run(
     return coordinator, states, Traffic(coordinator.round, counted[True], counted[False])
 
 
-@contextmanager
-def paying(method: Method, task: Task, own: Mapping[str, UnitData], fit: str) -> Iterator[Spending | None]:
+def paying(
+    method: Method, task: Task, own: Mapping[str, UnitData], fit: str
+) -> AbstractContextManager[Spending | None]:
     """The units' ledgers, open while their messages leave; None: nothing is private, and nothing costs."""
-    if task.privacy is None:
-        yield None
-        return
-    with closing(Spending.start(method, task, own, fit)) as spending:
-        yield spending
+    return nullcontext() if task.privacy is None else closing(Spending.start(method, task, own, fit))

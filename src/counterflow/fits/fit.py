@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from counterflow.arrays import FloatArray, block_diagonal
+from counterflow.arrays import block_diagonal
 from counterflow.caveats import Caveat, by_weight
-from counterflow.control import Law, Loop
+from counterflow.control import Law
 from counterflow.control.controller import Controller
 from counterflow.errors import DataError, OptionError, PrivacyError
 from counterflow.exchange.controllers import UnitControllers, with_laws
@@ -31,6 +31,7 @@ from counterflow.learning.regime_sums import Regime
 from counterflow.learning.uncertainty import Uncertainty
 from counterflow.plant import LocalModel, OperatingPoint, Plant, Recording
 from counterflow.plant.calendar import Calendar, as_steps
+from counterflow.plant.units import refuse_other_channels
 from counterflow.privacy import Privacy
 from counterflow.questions.answering import Server
 from counterflow.questions.asking import Questions, Source
@@ -332,11 +333,7 @@ class Fit(Questions):
         reactors = {}
         for name, part in self.parts.items():
             rows = None if recording is None else recording[name]
-            elsewhere = {
-                each.loop.reads: reading_of(recording, each.loop)
-                for each in part.controllers
-                if recording is not None and each.loop.reading_unit is not None
-            }
+            elsewhere = {} if recording is None else recording.readings(each.loop for each in part.controllers)
             y, u = (None, None) if rows is None else (rows.y, rows.u)
             reactors[name] = UnitControllers(part, self.plant.dt, y, u, elsewhere)
         return server.running(reactors, self._kept)
@@ -426,14 +423,7 @@ class Fit(Questions):
         if set(recording.names) != set(self.names):
             raise DataError(f"the recording has units {list(recording.names)}, the fit {list(self.names)}")
         for name, part in self.parts.items():
-            other = recording[name].unit
-            for kind in ("input_names", "output_names"):
-                mine, theirs = getattr(part.unit, kind), getattr(other, kind)
-                if mine != theirs:
-                    raise DataError(
-                        f"unit {name!r}: the fit knows its channels as {', '.join(mine)}, the recording as "
-                        f"{', '.join(theirs)}: name and order them alike"
-                    )
+            refuse_other_channels(part.unit, recording[name].unit, ("the fit", "the recording"), DataError)
         if not np.isclose(recording.dt, self.plant.dt):
             raise DataError(f"the recording has dt {recording.dt:g}, the fit {self.plant.dt:g}: resample it")
 
@@ -446,13 +436,6 @@ class Fit(Questions):
         from counterflow.fits.validation import validate
 
         return validate(self, recording, oracle)
-
-
-def reading_of(recording: Recording, loop: Loop) -> FloatArray:
-    """The reading (T+1,) of another unit that a loop sees."""
-    assert loop.reading_unit is not None
-    other = recording[loop.reading_unit]
-    return np.asarray(other.y[:, other.unit.output_names.index(loop.reading)])
 
 
 def load(directory: str | Path, estimators: Mapping[str, Estimator] | None = None) -> Fit:

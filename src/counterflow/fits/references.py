@@ -10,6 +10,7 @@ import numpy as np
 
 from counterflow.arrays import block_diagonal
 from counterflow.errors import OptionError
+from counterflow.exchange.controllers import known_controllers
 from counterflow.exchange.method import Progress
 from counterflow.exchange.outcome import Learned, Provenance, Status
 from counterflow.exchange.part import given_part
@@ -55,7 +56,8 @@ def oracle(task: Task, own: Mapping[str, UnitData], plant: Plant, provenance: Pr
 
 def _fit(task: Task, own: Mapping[str, UnitData], learned: Learned, traffic: Traffic, provenance: Provenance) -> Fit:
     server, status = complete.completed(task, learned)
-    parts = {name: given_part(task, own[name]) for name in task.units}
+    known = {name: known_controllers(task, own[name]) for name in task.units}
+    parts = {name: replace(given_part(task, own[name]), controllers=known[name]) for name in task.units}
     history = Recorder(task.units).history(dict.fromkeys(task.units, 0.0))
     return complete.joined(server, status, parts, dt=task.dt, history=history, traffic=traffic, provenance=provenance)
 

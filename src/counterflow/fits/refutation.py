@@ -19,9 +19,10 @@ from counterflow.fits.fit import Fit
 from counterflow.fits.training import fit as fitted
 from counterflow.frames import as_pandas
 from counterflow.notebook import Table
-from counterflow.plant import Channel, LocalModel, Recording, Unit
+from counterflow.plant import Channel, LocalModel, Plant, Recording, Unit
 from counterflow.plant.calendar import Span
 from counterflow.plant.recording import UnitRecording
+from counterflow.questions.effect import Effect
 from counterflow.questions.question import by_channel
 from counterflow.randomness import stream
 
@@ -162,168 +163,149 @@ def refute(
     if fit.privacy is not None:
         raise PrivacyError("refute: this fit is private, and every refuter would fit, and pay for, the rows once more")
     fit.check_recording(recording)
-    asked = _Asked(fit, recording, cause, effect, change, horizon, duration, seed)
+    if not isinstance(cause, str):
+        raise OptionError("refute: one unit's inputs are changed at a time; give its name")
     answer = fit.effect(cause, effect, change, horizon, duration)
     if answer.errors is None:
         raise OptionError(
             f"refute: an effect by method {fit.method!r} has no interval to judge by; fit with 'sufficient'"
         )
-    k = answer.chosen(channel)
-    most = answer.window().extreme
-    value, (lower, upper) = float(most.value[k]), most.ends(k)
-    assert lower is not None
-    assert upper is not None
-    tests: dict[str, Callable[[], Refuted]] = {
-        "placebo input": lambda: asked.placebo(k, value),
-        "future input": lambda: asked.vanishing("future input", asked.moved(LEAD), k, value),
-        "random common cause": lambda: asked.staying("random common cause", *asked.noisy(), k, (value, lower, upper)),
-        "subset of rows": lambda: asked.staying("subset of rows", *asked.subset(), k, (value, lower, upper)),
-        "dummy outcome": lambda: asked.dummy(k, value),
-    }
-    found = tuple(tests[name]() for name in refuters)
-    return Refutation(cause, effect, answer.about.outputs[k], value, lower, upper, found)
+    logs = fit.couplings is not None and fit.couplings.model.learned
+    models = None if logs else {name: part.model for name, part in fit.parts.items()}
+    case = _Case(recording, models, cause, effect, by_channel(fit.plant.unit(cause), change), seed)
+    known, k = fit.known_edges, answer.chosen(channel)
+    options: dict[str, Any] = {} if known is None else {"edges": known.edges, "forbidden": known.forbidden or None}
+    value, lowest, highest = _largest(answer, k)
+
+    def refuted(name: str) -> Refuted:
+        altered = _ALTERED[name](case)
+        if altered is None:
+            text = "What a unit's own inputs do stands in its model: nothing is learned of it."
+            return Refuted(name, "unknown", float("nan"), float("nan"), float("nan"), text)
+        again = fitted(altered.recording, altered.models, fit.method, **options)
+        found = _largest(again.effect(cause, effect, altered.change, horizon, duration, level=SURE), k)
+        got, lower, upper = found
+        if lower <= 0 <= upper and lower <= value <= upper:
+            return Refuted(name, "unknown", *found, _WEAK)
+        expected = value if name in _STAYS else 0.0
+        good = lower <= expected <= upper or abs(got - expected) <= SMALL * abs(value)
+        if name in _STAYS:
+            good |= lowest <= got <= highest
+            text = "It stays, as it should." if good else "It is another there, beyond its intervals."
+        else:
+            text = "It vanishes, as it should." if good else "An effect is found where there can be none."
+        return Refuted(name, "pass" if good else "fail", *found, text)
+
+    found = tuple(map(refuted, refuters))
+    return Refutation(cause, effect, answer.about.outputs[k], value, lowest, highest, found)
 
 
-class _Asked:
-    """The effect that is to be refuted, and records in which it is asked for again."""
+def _largest(answer: Effect, k: int) -> tuple[float, float, float]:
+    """The largest change of channel k, with its interval."""
+    found = answer.window().extreme
+    lower, upper = (float("nan") if end is None else end for end in found.ends(k))
+    return float(found.value[k]), lower, upper
 
-    def __init__(
-        self, fit: Fit, recording: Recording, cause: str, effect: str, change: Any, horizon: Span,
-        duration: Span | None, seed: int,
-    ) -> None:  # fmt: skip
-        if not isinstance(cause, str):
-            raise OptionError("refute: one unit's inputs are changed at a time; give its name")
-        self.fit, self.recording, self.cause, self.effect = fit, recording, cause, effect
-        self.horizon, self.duration, self.seed = horizon, duration, seed
-        self.change = by_channel(fit.plant.unit(cause), change)
-        logs = fit.couplings is not None and fit.couplings.model.learned
-        self.models = None if logs else {name: part.model for name, part in fit.parts.items()}
-        self.options: dict[str, Any] = {}
-        if (known := fit.known_edges) is not None:
-            self.options = {"edges": known.edges, "forbidden": known.forbidden or None}
+
+@dataclass(frozen=True, eq=False)
+class _Case:
+    """A record to fit, with models of its units (None: from logs), and the change to ask about."""
+
+    recording: Recording
+    models: Mapping[str, LocalModel] | None
+    cause: str
+    effect: str
+    change: Mapping[str, Any]
+    seed: int
 
     def rng(self, name: str) -> np.random.Generator:
         return stream(self.seed, f"refuter {name}")
 
-    def extreme(
-        self, recording: Recording, change: Mapping[str, Any], k: int, level: float = SURE,
-        models: Mapping[str, LocalModel] | None = None,
-    ) -> tuple[float, float, float]:  # fmt: skip
-        """The largest change of channel k by a fit of another record, with its interval."""
-        chosen = self.models if models is None else models
-        again = fitted(recording, chosen, self.fit.method, **self.options)
-        answer = again.effect(self.cause, self.effect, change, self.horizon, self.duration, level=level)
-        found = answer.window().extreme
-        lower, upper = found.ends(k)
-        return float(found.value[k]), float("nan") if lower is None else lower, float("nan") if upper is None else upper
+    def elsewhere(self, rng: np.random.Generator) -> int:
+        """By how many rows a series is moved that is to have nothing to do with its own rows."""
+        rows = self.recording.rows
+        return int(rng.integers(rows // 4, max(3 * rows // 4, rows // 4 + 1)))
 
-    # ---- records
+    @property
+    def changed(self) -> list[int]:
+        """Columns of the inputs that are changed."""
+        return [self.recording[self.cause].unit.input_names.index(name) for name in self.change]
 
-    def with_inputs(self, added: Mapping[str, FloatArray]) -> tuple[Recording, dict[str, LocalModel] | None]:
-        """The record with more inputs at the cause, of which its own model knows nothing."""
+    def later(self, steps: int) -> FloatArray:
+        """The changed inputs as they were so many rows later, from the start again at the end."""
+        return np.roll(self.recording[self.cause].u[:, self.changed], -steps, axis=0)
+
+    def with_unit(self, y: FloatArray, u: FloatArray, unit: Unit) -> _Case:
+        part = UnitRecording(y, u, unit)
+        parts = {name: part if name == unit.name else own for name, own in self.recording.items()}
+        return replace(self, recording=Recording(parts, self.recording.dt, self.recording.calendar))
+
+    def with_inputs(self, added: FloatArray) -> _Case:
+        """The record with more inputs (T+1, n) at the cause, of which its own model knows nothing."""
         own = self.recording[self.cause]
-        unit = replace(own.unit, inputs=(*own.unit.inputs, *(Channel(name) for name in added)))
-        wider = UnitRecording(own.y, np.column_stack([own.u, *added.values()]), unit)
+        channels = (Channel(f"{_EXTRA} {k}") for k in range(added.shape[1]))
+        unit = replace(own.unit, inputs=(*own.unit.inputs, *channels))
+        wider = self.with_unit(own.y, np.hstack([own.u, added]), unit)
         if self.models is None:
-            return self.with_unit(wider), None
+            return wider
         model = self.models[self.cause]
-        B = np.hstack([model.B, np.zeros((model.states, len(added)))])
-        return self.with_unit(wider), {**self.models, self.cause: replace(model, B=B)}
+        B = np.hstack([model.B, np.zeros((model.states, added.shape[1]))])
+        return replace(wider, models={**self.models, self.cause: replace(model, B=B)})
 
-    def with_unit(self, part: UnitRecording) -> Recording:
-        parts = {name: part if name == part.name else own for name, own in self.recording.items()}
-        return Recording(parts, self.recording.dt, self.recording.calendar)
-
-    def moved(self, steps: int) -> dict[str, FloatArray]:
-        """The changed inputs as they were so many rows later, from the start again at the end; by new names."""
-        own = self.recording[self.cause]
-        return {
-            f"{_EXTRA} {k}": np.roll(own.u[:, own.unit.input_names.index(name)], -steps)
-            for k, name in enumerate(self.change)
-        }
-
-    def noisy(self) -> tuple[Recording, Mapping[str, LocalModel] | None]:
-        own = self.recording[self.cause]
-        names = [own.unit.input_names.index(name) for name in self.change]
-        size = float(own.u[:, names].std()) or 1.0
-        return self.with_inputs({_EXTRA: size * self.rng("common").standard_normal(self.recording.rows)})
-
-    def subset(self) -> tuple[Recording, Mapping[str, LocalModel] | None]:
-        rows = self.recording.rows
-        count = max(int(KEPT * rows), 2)
-        first = int(self.rng("subset").integers(0, rows - count + 1))
-        return self.recording.slice(first, first + count), self.models
-
-    # ---- verdicts
-
-    def placebo(self, k: int, value: float) -> Refuted:
-        """The input at other times: instead of what it was, or beside it where a unit's model says what it does."""
-        rows = self.recording.rows
-        steps = int(self.rng("placebo").integers(rows // 4, max(3 * rows // 4, rows // 4 + 1)))
-        other = self.moved(steps)
-        if self.models is not None:
-            return self.vanishing("placebo input", other, k, value)
-        own = self.recording[self.cause]
-        u = own.u.copy()
-        u[:, [own.unit.input_names.index(name) for name in self.change]] = np.column_stack([*other.values()])
-        recording = self.with_unit(UnitRecording(own.y, u, own.unit))
-        return self.gone("placebo input", self.extreme(recording, self.change, k), value)
-
-    def vanishing(self, name: str, added: Mapping[str, FloatArray], k: int, value: float) -> Refuted:
-        """Of inputs that cannot have acted."""
-        recording, models = self.with_inputs(added)
-        change = dict(zip(added, self.change.values(), strict=True))
-        return self.gone(name, self.extreme(recording, change, k, models=models), value)
-
-    def gone(self, name: str, found: tuple[float, float, float], value: float) -> Refuted:
-        got, lower, upper = found
-        if _weak(lower, upper, value):
-            return Refuted(name, "unknown", got, lower, upper, _WEAK)
-        nothing = lower <= 0 <= upper or abs(got) <= SMALL * abs(value)
-        text = "It vanishes, as it should." if nothing else "An effect is found where there can be none."
-        return Refuted(name, "pass" if nothing else "fail", got, lower, upper, text)
-
-    def staying(
-        self, name: str, recording: Recording, models: Mapping[str, LocalModel] | None, k: int,
-        whole: tuple[float, float, float],
-    ) -> Refuted:  # fmt: skip
-        """Of records in which the effect should be the same."""
-        got, lower, upper = self.extreme(recording, self.change, k, models=models)
-        value, *ends = whole
-        if _weak(lower, upper, value):
-            return Refuted(name, "unknown", got, lower, upper, _WEAK)
-        same = lower <= value <= upper or ends[0] <= got <= ends[1] or abs(got - value) <= SMALL * abs(value)
-        text = "It stays, as it should." if same else "It is another there, beyond its intervals."
-        return Refuted(name, "pass" if same else "fail", got, lower, upper, text)
-
-    def dummy(self, k: int, value: float) -> Refuted:
-        """Outputs that the cause never moved: the unit's own record at other times, or a run of its model alone."""
-        name, own, rng = "dummy outcome", self.recording[self.effect], self.rng("dummy")
-        rows = self.recording.rows
-        steps = int(rng.integers(rows // 4, max(3 * rows // 4, rows // 4 + 1)))
-        if self.models is not None and self.cause == self.effect:
-            text = "What a unit's own inputs do stands in its model: nothing is learned of it."
-            return Refuted(name, "unknown", float("nan"), float("nan"), float("nan"), text)
-        if self.models is not None:
-            y = _alone(self.models[self.effect], own.u, rng)
-            y[np.isnan(own.y)] = np.nan
-            part = UnitRecording(y, own.u, own.unit)
-        else:
-            u = own.u if self.cause == self.effect else np.roll(own.u, steps, axis=0)
-            part = UnitRecording(np.roll(own.y, steps, axis=0), u, own.unit)
-        return self.gone(name, self.extreme(self.with_unit(part), self.change, k), value)
+    def asked_of(self, added: FloatArray) -> _Case:
+        """Inputs that cannot have acted stand beside the others, and the question is about them."""
+        change = {f"{_EXTRA} {k}": value for k, value in enumerate(self.change.values())}
+        return replace(self.with_inputs(added), change=change)
 
 
-def _weak(lower: float, upper: float, value: float) -> bool:
-    """Whether an interval holds both nothing and the effect, so that it can tell neither from the other."""
-    return lower <= 0 <= upper and lower <= value <= upper
+def _placebo(case: _Case) -> _Case:
+    """The input at other times: instead of what it was, or beside it where a unit's model says what it does."""
+    other = case.later(case.elsewhere(case.rng("placebo")))
+    if case.models is not None:
+        return case.asked_of(other)
+    own = case.recording[case.cause]
+    u = own.u.copy()
+    u[:, case.changed] = other
+    return case.with_unit(own.y, u, own.unit)
+
+
+def _common_cause(case: _Case) -> _Case:
+    size = float(case.recording[case.cause].u[:, case.changed].std()) or 1.0
+    return case.with_inputs(size * case.rng("common").standard_normal((case.recording.rows, 1)))
+
+
+def _subset(case: _Case) -> _Case:
+    rows = case.recording.rows
+    count = max(int(KEPT * rows), 2)
+    first = int(case.rng("subset").integers(0, rows - count + 1))
+    return replace(case, recording=case.recording.slice(first, first + count))
+
+
+def _dummy(case: _Case) -> _Case | None:
+    """Outputs that the cause never moved: the unit's own record at other times, or a run of its model alone."""
+    own, rng, itself = case.recording[case.effect], case.rng("dummy"), case.cause == case.effect
+    steps = case.elsewhere(rng)
+    if case.models is None:
+        u = own.u if itself else np.roll(own.u, steps, axis=0)
+        return case.with_unit(np.roll(own.y, steps, axis=0), u, own.unit)
+    if itself:
+        return None
+    y = _alone(case.models[case.effect], own.u, rng)
+    return case.with_unit(np.where(np.isnan(own.y), np.nan, y), own.u, own.unit)
+
+
+_ALTERED: Mapping[str, Callable[[_Case], _Case | None]] = {
+    "placebo input": _placebo,
+    "future input": lambda case: case.asked_of(case.later(LEAD)),
+    "random common cause": _common_cause,
+    "subset of rows": _subset,
+    "dummy outcome": _dummy,
+}
+_STAYS = ("random common cause", "subset of rows")  # with all others the effect should vanish
 
 
 def _alone(model: LocalModel, u: FloatArray, rng: np.random.Generator) -> FloatArray:
     """Outputs (rows, D_m) of a unit's own model with its own inputs and noise, and nothing from others."""
-    from counterflow.plant import Plant
-
     unit = Unit("alone", model.states, model.n_inputs, model.n_outputs)
     plant = Plant(units=(unit,), A=model.A, B=model.B, C=model.C, Q=model.Q, R=model.R)
-    run = plant.simulate(len(u) - 1, rng=rng, inputs={"alone": u})
-    return np.array(run["alone"].y)
+    return plant.simulate(len(u) - 1, rng=rng, inputs={"alone": u})["alone"].y

@@ -12,7 +12,7 @@ is not stored, and ``load`` asks for it. Only the owner can read the files: a un
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -26,9 +26,9 @@ from counterflow.control import as_law
 from counterflow.errors import OptionError, StorageError
 from counterflow.exchange.controllers import supposed_laws
 from counterflow.exchange.estimators import Estimator, KalmanEstimator
-from counterflow.exchange.outcome import Couplings, Provenance, Status
+from counterflow.exchange.outcome import Couplings
 from counterflow.exchange.part import UnitPart
-from counterflow.exchange.privacy import PrivacyReport, UnitPrivacy
+from counterflow.exchange.privacy import UnitPrivacy
 from counterflow.files import blaming as blaming_place
 from counterflow.files import replace_folder
 from counterflow.fits.content import (
@@ -43,10 +43,7 @@ from counterflow.fits.content import (
     check_server,
     check_unit,
 )
-from counterflow.fits.engine import Traffic
-from counterflow.fits.history import History
 from counterflow.plant import Plant
-from counterflow.plant.calendar import Calendar
 from counterflow.questions.answering import Server
 from counterflow.sealed_file import SealedFile, blaming, digest_of, read, seal
 
@@ -98,47 +95,39 @@ def save(fit: Fit, directory: str | Path) -> None:
             "units: fit with method='sufficient' to save."
         )
     target = Path(directory).resolve()
-    server = server_bytes(
-        fit.server, order=fit.names, dt=fit.plant.dt, history=fit.history, traffic=fit.traffic, status=fit.status,
-        provenance=fit.provenance, privacy=fit.privacy, calendar=fit.calendar,
-    )  # fmt: skip
+    went = (fit.history, fit.traffic, fit.status, fit.provenance, fit.privacy)
+    server = server_bytes(fit.server, Record(fit.plant.dt, fit.names, *went, calendar=fit.calendar))
     link = digest_of(server)
     files = {SERVER_FILE: server}
     for name, part in fit.parts.items():
-        files[f"{UNITS_FOLDER}/{name}{_SUFFIX}"] = unit_bytes(
-            replace(part, unit=fit.plant.unit(name), link=link),
-            estimated={letter: fit.plant.block(letter, name) for letter in LETTERS},
-            losses={series: getattr(fit.history, series)[name] for series in SERIES},
-            privacy=None if fit.privacy is None else fit.privacy.units[name],
-        )
+        part = replace(part, unit=fit.plant.unit(name), link=link)
+        estimated = {letter: fit.plant.block(letter, name) for letter in LETTERS}
+        losses = {series: getattr(fit.history, series)[name] for series in SERIES}
+        privacy = None if fit.privacy is None else fit.privacy.units[name]
+        content = UnitContent(part, estimated, **losses, privacy=privacy)
+        files[f"{UNITS_FOLDER}/{name}{_SUFFIX}"] = unit_bytes(content)
     with blaming_place(target, "Choose a directory that may be written to."):
         _refuse_foreign(target)
     replace_folder(target, files)
 
 
-def server_bytes(
-    server: Server, *, order: Sequence[str], dt: float, history: History, traffic: Traffic, status: Status,
-    provenance: Provenance, privacy: PrivacyReport | None = None, apart: bool = False,
-    calendar: Calendar | None = None,
-) -> bytes:  # fmt: skip
-    """The server's file. Its link is the server's, or else its own digest. ``order``: of the units, as given."""
+def server_bytes(server: Server, record: Record) -> bytes:
+    """The server's file, without what is only for a unit's eyes. Its link is the server's, or else its own digest."""
     check_file_names(server.names)
-    if privacy is not None:  # by name what others may know: a new field of UnitPrivacy stays at the unit
-        of = privacy.units.items()
+    if record.privacy is not None:  # by name what others may know: a new field of UnitPrivacy stays at the unit
+        of = record.privacy.units.items()
         public = {name: UnitPrivacy(unit.epsilon, unit.clip, unit.sigma, clipped=None) for name, unit in of}
-        privacy = replace(privacy, units=public)
-    known = replace(history, **dict.fromkeys(SERIES, _NOTHING))  # type: ignore[arg-type]
-    record = Record(dt, tuple(order), known, traffic, status, provenance, privacy, apart, calendar)
+        record = replace(record, privacy=replace(record.privacy, units=public))
+    known = replace(record.history, **dict.fromkeys(SERIES, _NOTHING))  # type: ignore[arg-type]
+    record = replace(record, history=known)
     # the process noise that a published method was told of is the units' own
     Q = np.zeros_like(server.A) if server.couplings is None else server.couplings.found.Q
     return _sealed("server", ServerContent(replace(server, Q=Q), record), "the server's part")
 
 
-def unit_bytes(
-    part: UnitPart, *, estimated: Mapping[str, FloatArray], losses: Mapping[str, FloatArray],
-    privacy: UnitPrivacy | None = None,
-) -> bytes:  # fmt: skip
-    """A unit's file. ``losses``: the unit's own of every round (SERIES)."""
+def unit_bytes(content: UnitContent) -> bytes:
+    """A unit's file."""
+    part = content.part
     for moves, law in supposed_laws({part.unit.name: part}).get(part.unit.name, {}).items():
         if not as_law(law).storable:
             raise StorageError(
@@ -149,7 +138,7 @@ def unit_bytes(
             )
     if type(part.estimator) is not KalmanEstimator:
         part = replace(part, estimator=ForeignEstimator(type(part.estimator).__qualname__))
-    return _sealed("unit", UnitContent(part, estimated, privacy=privacy, **losses), f"unit {part.unit.name!r}")
+    return _sealed("unit", replace(content, part=part), f"unit {part.unit.name!r}")
 
 
 def _sealed(title: str, content: Any, what: str) -> bytes:
@@ -212,13 +201,10 @@ def load_fields(directory: str | Path, estimators: Mapping[str, Estimator] | Non
             "plant": Plant(units=units, A=server.A, B=server.B, dt=record.dt, **blocks),
             "parts": {name: own[name].part for name in record.order},
             "history": replace(record.history, **losses),  # type: ignore[arg-type]
-            "traffic": record.traffic,
-            "status": record.status,
-            "provenance": record.provenance,
             "server_caveats": server.caveats,
             "couplings": server.couplings,
             "privacy": privacy,
-            "calendar": record.calendar,
+            **{name: getattr(record, name) for name in ("traffic", "status", "provenance", "calendar")},
         }
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from counterflow._version import __version__
-from counterflow.control.controller import Controller
 from counterflow.errors import DataError, ModelError, OptionError
 from counterflow.exchange.controllers import controllers_of
 from counterflow.exchange.estimators import Estimator
@@ -24,7 +23,7 @@ from counterflow.fits.history import Recorder
 from counterflow.fits.progress import LEARNED, READ, Watcher, progress_of
 from counterflow.fits.references import centralized, oracle
 from counterflow.plant import LocalModel, Plant, Recording
-from counterflow.plant.units import unknown_name
+from counterflow.plant.units import refuse_other_channels
 from counterflow.privacy import Privacy
 from counterflow.threads import one_blas_thread
 
@@ -110,17 +109,15 @@ def fit(
         if models is None:
             raise ModelError(f"fit: method {method!r} needs models: {{unit name: LocalModel}}, or a Plant")
         own = _brought(recording, models, estimators)
-        if isinstance(models, Plant) and method == "oracle":
-            made = _controlled(oracle(task, own, models, provenance), recording)
-            return replace(made, calendar=recording.calendar)
         with _within_precision(recording), progress_of(progress) as told:
-            made = _controlled(centralized(task, own, provenance, told.between(0.0, 1.0)), recording)
-            return replace(made, calendar=recording.calendar)
+            if isinstance(models, Plant) and method == "oracle":
+                made = oracle(task, own, models, provenance)
+            else:
+                made = centralized(task, own, provenance, told.between(0.0, 1.0))
+        return replace(made, calendar=recording.calendar)
     chosen = method_of(task)
     chosen.check(task)
     own = _brought(recording, models, estimators)
-    known = _controllers(recording, search=models is None)
-    own = {name: replace(brought, controllers=known[name]) for name, brought in own.items()}
     most = chosen.rounds(task)
     with _within_precision(recording), progress_of(progress) as told:
         recorder = Recorder(task.units)
@@ -175,32 +172,10 @@ def _largest(recording: Recording) -> str:
     return f"{value:.3g} in {unit} {recording[unit].unit.output_names[column]}, row {row}"
 
 
-def _controllers(recording: Recording, search: bool) -> dict[str, tuple[Controller, ...]]:
-    """The controllers of all units, of which some may see readings of others."""
-    seen = {loop.reads for unit in recording.units for loop in unit.loops if loop.reading_unit is not None}
-    elsewhere = {}
-    for place in seen:
-        name, channel = place.split("/", 1)
-        other = recording[name]
-        if channel not in other.unit.output_names:
-            raise unknown_name(f"output of unit {name!r} (another's loop reads it)", channel, other.unit.output_names)
-        elsewhere[place] = np.asarray(other.y[:, other.unit.output_names.index(channel)])
-    return {
-        name: controllers_of(part.unit, part.y, part.u, recording.dt, elsewhere, search)
-        for name, part in recording.items()
-    }
-
-
-def _controlled(found: Fit, recording: Recording) -> Fit:
-    """A reference, with the controllers that units have declared."""
-    known = _controllers(recording, search=False)
-    return replace(found, parts={name: replace(part, controllers=known[name]) for name, part in found.parts.items()})
-
-
 def _brought(
     recording: Recording, models: Models | None, estimators: Mapping[str, Estimator] | None
 ) -> dict[str, UnitData]:
-    """What every unit brings."""
+    """What every unit brings; its controllers may see readings of others."""
     if estimators is not None and not isinstance(estimators, Mapping):
         raise OptionError(f"fit: estimators must be {{unit name: Estimator}}, got {type(estimators).__name__}")
     local: Mapping[str, LocalModel] = {} if models is None else _checked_models(recording, models)
@@ -208,8 +183,11 @@ def _brought(
     for name in given:
         if name not in recording.names:
             raise OptionError(f"fit: an estimator is given for {name!r}, but the units are {list(recording.names)}")
-    rows = {unit.name: recording[unit.name] for unit in recording.units}
-    return {n: UnitData(own.unit, own.y, own.u, local.get(n), given.get(n)) for n, own in rows.items()}
+    elsewhere, brought = recording.readings(loop for unit in recording.units for loop in unit.loops), {}
+    for name, own in recording.items():
+        known = controllers_of(own.unit, own.y, own.u, recording.dt, elsewhere, search=models is None)
+        brought[name] = UnitData(own.unit, own.y, own.u, local.get(name), given.get(name), controllers=known)
+    return brought
 
 
 def _checked_models(recording: Recording, models: Models) -> dict[str, LocalModel]:
@@ -223,13 +201,7 @@ def _checked_models(recording: Recording, models: Models) -> dict[str, LocalMode
         )
     if isinstance(models, Plant):
         for unit in recording.units:
-            for kind in ("input_names", "output_names"):
-                mine, theirs = getattr(unit, kind), getattr(models.unit(unit.name), kind)
-                if mine != theirs:
-                    raise ModelError(
-                        f"fit: unit {unit.name!r} has channels {', '.join(mine)} in the recording and "
-                        f"{', '.join(theirs)} in the plant: name and order them alike"
-                    )
+            refuse_other_channels(unit, models.unit(unit.name), ("the recording", "the plant"), ModelError)
     for unit in recording.units:
         model = found[unit.name]
         if not isinstance(model, LocalModel):

@@ -79,7 +79,7 @@ class Calendar:
         if self.step <= 0:
             raise DataError(f"calendar: step is {self.step}: give nanoseconds above 0.")
         if self.zone:
-            _zone(self.zone)
+            zone_of(self.zone)
         jumps = tuple((int(row), int(extra)) for row, extra in self.jumps)
         if any(row < 0 or extra <= 0 for row, extra in jumps) or list(jumps) != sorted(jumps):
             raise DataError("calendar: jumps must be (row, nanoseconds) in order, forward in time.")
@@ -130,7 +130,7 @@ class Calendar:
         naive = _EPOCH + timedelta(microseconds=whole // 1000)
         label = ""
         if self.zone:
-            local = naive.replace(tzinfo=UTC).astimezone(_zone(self.zone))
+            local = naive.replace(tzinfo=UTC).astimezone(zone_of(self.zone))
             naive, label = local.replace(tzinfo=None), f" {local.tzname()}" if zone else ""
         minutes = self.step % (60 * SECOND) == 0 and self.begins % (60 * SECOND) == 0
         text = f"{naive:%Y-%m-%d %H:%M}" if minutes else f"{naive:%Y-%m-%d %H:%M:%S}"
@@ -181,9 +181,9 @@ class Calendar:
                 )
             found = found.astimezone(UTC)
         elif self.zone:
-            local = found.replace(tzinfo=_zone(self.zone))
+            local = found.replace(tzinfo=zone_of(self.zone))
             found = local.astimezone(UTC)
-            if found.astimezone(_zone(self.zone)).replace(tzinfo=None) != local.replace(tzinfo=None):
+            if found.astimezone(zone_of(self.zone)).replace(tzinfo=None) != local.replace(tzinfo=None):
                 raise OptionError(f"{name} is {local.replace(tzinfo=None)}: clocks went forward then in {self.zone}.")
         return _nanoseconds(found.replace(tzinfo=None), name)
 
@@ -202,7 +202,8 @@ class Calendar:
 
 
 @lru_cache(maxsize=64)
-def _zone(name: str) -> ZoneInfo:
+def zone_of(name: str) -> ZoneInfo:
+    """A time zone by its name."""
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):

@@ -13,7 +13,7 @@ Examples
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,16 +26,13 @@ from counterflow.recurrence import linear_recurrence
 if TYPE_CHECKING:
     from counterflow.plant.plant import Plant
 
-_Normal = Callable[[tuple[int, int]], FloatArray]
-
-
 def white(
     plant: Plant | Iterable[Unit], steps: int, rng: Seed = None, scale: float = 1.0, mean: float = 0.0
 ) -> dict[str, FloatArray]:
     """Independent N(mean, scale²) in every row and channel."""
     scale = real_number(scale, "scale", low=0.0)
     mean = real_number(mean, "mean")
-    return _each(plant, steps, rng, lambda normal, rows, width: mean + scale * normal((rows, width)))
+    return {name: mean + scale * own.standard_normal(shape) for name, shape, own in _streams(plant, steps, rng)}
 
 
 def autoregressive(
@@ -44,17 +41,13 @@ def autoregressive(
     """Stationary first-order noise of variance 1: u[t] = pole u[t-1] + sqrt(1 - pole²) e[t]; pole within (-1, 1)."""
     below_one = float(np.nextafter(1.0, 0.0))
     pole = real_number(pole, "pole", low=-below_one, high=below_one)
-
-    def make(normal: _Normal, rows: int, width: int) -> FloatArray:
-        shocks = normal((rows, width))
+    one, start, found = np.full((1, 1), pole), np.zeros(1), {}
+    for name, (rows, width), own in _streams(plant, steps, rng):
+        found[name] = shocks = own.standard_normal((rows, width))
         shocks[1:] *= np.sqrt((1.0 - pole) * (1.0 + pole))
-        # channel by channel: as one system it would cost the square of their number
-        one, start = np.full((1, 1), pole), np.zeros(1)
-        for k in range(width):
+        for k in range(width):  # channel by channel: as one system it would cost the square of their number
             shocks[:, k : k + 1] = linear_recurrence(one, shocks[:, k : k + 1], start)
-        return shocks
-
-    return _each(plant, steps, rng, make)
+    return found
 
 
 def holds(
@@ -63,11 +56,11 @@ def holds(
     """Set points: independent N(0, scale²) levels, each held for `hold` rows."""
     hold = whole_number(hold, "hold", 1)
     scale = real_number(scale, "scale", low=0.0)
-
-    def make(normal: _Normal, rows: int, width: int) -> FloatArray:
-        return np.repeat(scale * normal((-(-rows // hold), width)), hold, axis=0)[:rows]
-
-    return _each(plant, steps, rng, make)
+    found = {}
+    for name, (rows, width), own in _streams(plant, steps, rng):
+        levels = scale * own.standard_normal((-(-rows // hold), width))
+        found[name] = np.repeat(levels, hold, axis=0)[:rows]
+    return found
 
 
 def mean_shift(
@@ -80,19 +73,17 @@ def mean_shift(
     """
     at = real_number(at, "at", low=0.0, high=1.0)
     shift = real_number(shift, "shift")
-
-    def make(normal: _Normal, rows: int, width: int) -> FloatArray:
-        signal = np.linspace(0.5, 1.5, rows)[:, None] * normal((rows, width))
-        signal[int(np.ceil(at * rows)) :] += shift
-        return np.asarray(signal, dtype=np.float64)
-
-    return _each(plant, steps, rng, make)
+    found = {}
+    for name, (rows, width), own in _streams(plant, steps, rng):
+        found[name] = np.linspace(0.5, 1.5, rows)[:, None] * own.standard_normal((rows, width))
+        found[name][int(np.ceil(at * rows)) :] += shift
+    return found
 
 
-def _each(
-    plant: Plant | Iterable[Unit], steps: int, rng: Seed, make: Callable[[_Normal, int, int], FloatArray]
-) -> dict[str, FloatArray]:
-    rows = whole_number(steps, "steps", 1) + 1
-    units = check_units(getattr(plant, "units", plant))
-    seed = run_seed(rng)
-    return {unit.name: make(stream(seed, "inputs", unit.name).standard_normal, rows, unit.n_inputs) for unit in units}
+def _streams(
+    plant: Plant | Iterable[Unit], steps: int, rng: Seed
+) -> Iterator[tuple[str, tuple[int, int], np.random.Generator]]:
+    """Of every unit: its name, rows and inputs, and what is drawn from for them."""
+    rows, seed = whole_number(steps, "steps", 1) + 1, run_seed(rng)
+    for unit in check_units(getattr(plant, "units", plant)):
+        yield unit.name, (rows, unit.n_inputs), stream(seed, "inputs", unit.name)

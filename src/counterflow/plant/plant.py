@@ -188,7 +188,7 @@ class Plant:
         Examples
         --------
         >>> from counterflow.plant import random_plant
-        >>> random_plant(names=["boiler", "turbine"], topology="chain", rng=0).block("B", "boiler", "turbine").any()
+        >>> random_plant(["boiler", "turbine"], topology="chain", rng=0).block("B", "boiler", "turbine").any()
         np.False_
         """
         if letter not in LETTERS:

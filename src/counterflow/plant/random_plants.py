@@ -21,7 +21,7 @@ def random_plant(
     units: int | Sequence[str] | Sequence[Unit] = 2, states: int = 2, inputs: int | Sequence[str | Channel] = 2,
     outputs: int | Sequence[str | Channel] = 8, coupling: float = 0.3, topology: str = "dense", rng: Seed = None,
     process_noise: float = 0.1, measurement_noise: float = 1.0, density: float = 0.2,
-    spectral_radius: float | None = None, names: Sequence[str] | None = None,
+    spectral_radius: float | None = None,
 ) -> Plant:  # fmt: skip
     """A random stable plant of coupled units.
 
@@ -48,8 +48,6 @@ def random_plant(
     spectral_radius : float, optional
         Scale A as a whole to exactly this spectral radius (1 or more gives an unstable plant). By default A is scaled
         only if it would exceed 0.95, and then to 0.95.
-    names : sequence of str, optional
-        Names of the units, if `units` is a count or left out.
 
     Returns
     -------
@@ -62,7 +60,7 @@ def random_plant(
     >>> plant.block("A", effect="boiler", cause="turbine").any(), plant.is_stable
     (np.False_, True)
     """
-    members = _members(units, states, inputs, outputs, names)
+    members = _members(units, states, inputs, outputs)
     coupling = real_number(coupling, "coupling", low=0.0)
     q = real_number(process_noise, "process_noise", low=0.0)
     r = real_number(measurement_noise, "measurement_noise", low=0.0, open_low=True)
@@ -103,22 +101,14 @@ def random_plant(
 
 
 def _members(
-    units: object, states: int, inputs: int | Sequence[str | Channel], outputs: int | Sequence[str | Channel],
-    names: Sequence[str] | None,
-) -> tuple[Unit, ...]:  # fmt: skip
+    units: object, states: int, inputs: int | Sequence[str | Channel], outputs: int | Sequence[str | Channel]
+) -> tuple[Unit, ...]:
     if isinstance(units, Sequence) and not isinstance(units, (str, bytes)):
-        if names is not None:
-            raise OptionError(f"units is {units!r} and names is {names!r}: give one of the two.")
         if all(isinstance(unit, Unit) for unit in units):
             return check_units(units)
         names = list(units)
-    elif names is None:
-        names = [f"unit{k + 1}" for k in range(whole_number(units, "units", 1))]
     else:
-        if isinstance(names, (str, bytes)):
-            raise OptionError(f"names is {names!r}: pass a sequence of names.")
-        if whole_number(units, "units", 1) not in (2, len(names)):  # 2 is the default, so it may have been left out
-            raise OptionError(f"units is {units!r} but names has {len(names)} entries: leave units out.")
+        names = [f"unit{k + 1}" for k in range(whole_number(units, "units", 1))]
     return check_units([Unit(name, states=states, inputs=inputs, outputs=outputs) for name in names])
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from counterflow import notebook
 from counterflow.arrays import FloatArray, frozen, numeric, real_number
+from counterflow.control import Loop
 from counterflow.errors import DataError, OptionError
 from counterflow.files import as_path, write_whole
 from counterflow.frames import as_pandas, as_polars, is_frame
@@ -242,6 +243,19 @@ class Recording(Mapping[str, UnitRecording]):
     def times(self) -> NDArray[np.datetime64] | None:
         """Of the rows, as ``datetime64[ns]``: UTC if the calendar has a zone; None if dates are not known."""
         return None if self.calendar is None else self.calendar.times(0, self.rows)
+
+    def readings(self, loops: Iterable[Loop]) -> dict[str, FloatArray]:
+        """What loops read of other units than their own, (T+1,) each, as "unit/output"."""
+        found = {}
+        for loop in loops:
+            if loop.reading_unit is not None:
+                other = self[loop.reading_unit]
+                known = other.unit.output_names
+                if loop.reading not in known:
+                    what = f"output of unit {other.name!r} (another's loop reads it)"
+                    raise unknown_name(what, loop.reading, known)
+                found[loop.reads] = other.y[:, known.index(loop.reading)]
+        return found
 
     def slice(self, start: object = None, stop: object = None) -> Recording:
         """Rows start, ..., stop-1, as Python slices count, or dates; at least 2 rows must remain.

@@ -8,17 +8,16 @@ The recursion, rows 0..T, with h[0] given::
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from counterflow.arrays import FloatArray, numeric, whole_number
-from counterflow.errors import DataError, ModelError, UnstableError
+from counterflow.errors import CounterflowError, DataError, ModelError, UnstableError
 from counterflow.plant import excitation
 from counterflow.plant.recording import Recording, UnitRecording, check_inputs
-from counterflow.plant.units import unknown_name
 from counterflow.randomness import Seed, run_seed, stream
 from counterflow.recurrence import linear_recurrence
 
@@ -65,56 +64,45 @@ def _noise(covariance: FloatArray, rows: int, seed: int, purpose: str, name: str
 
 
 def _given_inputs(plant: Plant, steps: int, inputs: ArrayLike | Mapping[str, ArrayLike]) -> dict[str, FloatArray]:
-    rows = steps + 1
-    if isinstance(inputs, Mapping):
-        for name in inputs:
-            if name not in plant.names:
-                raise unknown_name("unit", name, plant.names)
-        missing = [unit.name for unit in plant.units if unit.n_inputs and unit.name not in inputs]
-        if missing:
-            raise DataError(
-                f"inputs has nothing for {', '.join(map(repr, missing))}: give an array for every unit with inputs "
-                "(zeros if it is to do nothing)."
-            )
-        parts = {
-            unit.name: numeric(inputs.get(unit.name, np.zeros((rows, 0))), f"inputs of unit {unit.name!r}", DataError)
-            for unit in plant.units
-        }
-    else:
-        whole = numeric(inputs, "inputs", DataError)
-        if whole.shape != (rows, plant.B.shape[1]):
-            raise DataError(
-                f"inputs must have shape {(rows, plant.B.shape[1])} (steps + 1, all inputs), got {whole.shape}."
-            )
-        parts = {name: whole[:, plant.input_slice(name)] for name in plant.names}
+    parts = _by_unit(plant, inputs, "inputs", plant.input_slice, (steps + 1,), DataError)
     for unit in plant.units:
-        part = parts[unit.name]
-        if part.shape != (rows, unit.n_inputs):
+        if unit.n_inputs and unit.name not in parts:
             raise DataError(
-                f"inputs of unit {unit.name!r} must have shape {(rows, unit.n_inputs)} (steps + 1 rows, its inputs), "
-                f"got {part.shape}."
+                f"inputs has nothing for {unit.name!r}: give an array for every unit with inputs (zeros if it is to do "
+                "nothing)."
             )
+        part = parts.setdefault(unit.name, np.zeros((steps + 1, 0)))
         check_inputs(part, unit)  # before non-finite inputs can spread over every unit
     return parts
 
 
 def _given_state(plant: Plant, initial_state: InitialState) -> FloatArray:
     state = np.zeros(len(plant.A))
-    if initial_state is None:
-        return state
-    parts: list[tuple[slice, object, str]]
-    if isinstance(initial_state, Mapping):
-        parts = [(plant.state_slice(name), part, f" of unit {name!r}") for name, part in initial_state.items()]
-    else:
-        parts = [(slice(0, len(state)), initial_state, "")]
-    for span, part, whose in parts:
-        vector = numeric(part, f"initial_state{whose}")
-        if vector.shape != (span.stop - span.start,):
-            raise ModelError(f"initial_state{whose} must have shape {(span.stop - span.start,)}, got {vector.shape}.")
-        if not np.isfinite(vector).all():
-            raise ModelError(f"initial_state{whose} holds {vector[~np.isfinite(vector)][0]}: it must be finite.")
-        state[span] = vector
+    given = {} if initial_state is None else initial_state
+    for name, part in _by_unit(plant, given, "initial_state", plant.state_slice, (), ModelError).items():
+        if not np.isfinite(part).all():
+            raise ModelError(f"initial_state of unit {name!r} holds {part[~np.isfinite(part)][0]}: it must be finite.")
+        state[plant.state_slice(name)] = part
     return state
+
+
+def _by_unit(
+    plant: Plant, given: ArrayLike | Mapping[str, ArrayLike], what: str, span: Callable[[str], slice],
+    leading: tuple[int, ...], kind: type[CounterflowError],
+) -> dict[str, FloatArray]:  # fmt: skip
+    """Arrays by unit, from one of all units or one of each; ``leading``: their axes before that of the channels."""
+
+    def checked(array: object, size: int, whose: str) -> FloatArray:
+        found = numeric(array, what + whose, kind)
+        if found.shape != (*leading, size):
+            raise kind(f"{what}{whose} must have shape {(*leading, size)}, got {found.shape}.")
+        return found
+
+    if isinstance(given, Mapping):
+        spans = {name: span(name) for name in given}  # refuses names of no unit
+        return {n: checked(given[n], own.stop - own.start, f" of unit {n!r}") for n, own in spans.items()}
+    whole = checked(given, span(plant.names[-1]).stop, "")
+    return {name: whole[..., span(name)] for name in plant.names}
 
 
 def _refuse_overflow(plant: Plant, states: FloatArray, y: Mapping[str, FloatArray]) -> None:

@@ -12,7 +12,8 @@ import numpy as np
 
 from counterflow.arrays import FloatArray, whole_number
 from counterflow.control import Loop
-from counterflow.errors import ModelError, UnknownNameError
+from counterflow.control.law import check_limits
+from counterflow.errors import CounterflowError, ModelError, UnknownNameError
 from counterflow.printable import checked, flaw
 
 _INFINITIES = (float("-inf"), float("inf"))
@@ -55,18 +56,7 @@ class Channel:
         unit = checked(self.unit, f"channel {self.name!r}: unit of measure", _LONGEST_NAME, ModelError, composed=False)
         object.__setattr__(self, "unit", unicodedata.normalize("NFC", unit))
         if self.limits is not None:
-            object.__setattr__(self, "limits", self._checked_limits(self.limits))
-
-    def _checked_limits(self, limits: Any) -> tuple[float, float]:
-        try:
-            listed = isinstance(limits, (Sequence, np.ndarray)) and not isinstance(limits, bytes)
-            if listed and not any(isinstance(end, (bool, str, bytes)) for end in limits):
-                low, high = map(float, limits)
-                if low < high:  # also refuses NaN
-                    return low, high
-        except (TypeError, ValueError):
-            pass
-        raise ModelError(f"channel {self.name!r}: limits is {limits!r}: pass (low, high) with low < high, or None.")
+            object.__setattr__(self, "limits", check_limits(self.limits, f"channel {self.name!r}"))
 
     def to_json(self) -> dict[str, Any]:
         """In plain types; JSON has no infinity, so an open end of the limits is null."""
@@ -241,17 +231,26 @@ def check_units(units: object) -> tuple[Unit, ...]:
     """`units` as a non-empty tuple of Unit with different names."""
     if isinstance(units, (str, bytes, Unit)) or not isinstance(units, Iterable):
         raise ModelError(f"units is {units!r}: pass a sequence of Unit, such as [Unit('boiler'), Unit('turbine')].")
-    checked = []
-    for unit in units:
+    checked = tuple(units)
+    for unit in checked:
         if not isinstance(unit, Unit):
             raise ModelError(f"units holds {unit!r}: every entry must be a Unit, such as Unit('boiler', states=2).")
-        checked.append(unit)
     if not checked:
         raise ModelError("units is empty: a plant has at least one unit.")
     repeated = first_repeated(unit.name for unit in checked)
     if repeated is not None:
         raise ModelError(f"unit name {repeated!r} is used twice: rename one of them.")
-    return tuple(checked)
+    return checked
+
+
+def refuse_other_channels(unit: Unit, other: Unit, whose: tuple[str, str], kind: type[CounterflowError]) -> None:
+    """Refuse a unit that has other channels than another description of it, or the same in another order."""
+    for mine, theirs in ((unit.input_names, other.input_names), (unit.output_names, other.output_names)):
+        if mine != theirs:
+            raise kind(
+                f"unit {unit.name!r}: {whose[0]} knows its channels as {', '.join(mine)}, {whose[1]} as "
+                f"{', '.join(theirs)}: name and order them alike"
+            )
 
 
 def first_repeated(names: Iterable[str]) -> str | None:

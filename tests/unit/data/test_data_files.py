@@ -423,7 +423,7 @@ def test_packed_files_that_unpack_to_too_much(tmp_path: Path, monkeypatch: pytes
         ({"time": 3}, "time is 3: give text"),
         ({"day_first": "yes"}, "day_first is 'yes': give true or false"),
         ({"sentinels": "no"}, "sentinels is 'no': give true or false"),
-        ({"timezone": "Mars/Base"}, "timezone is 'Mars/Base', which is no known zone"),
+        ({"timezone": "Mars/Base"}, "time zone 'Mars/Base' is not known"),
         ({"time_format": "%Q"}, "time_format '%Q'"),
         ({"sheet": "log"}, "a.csv has no sheets"),
         ({"seperator": ";"}, "option 'seperator' is not known: did you mean 'separator'?"),

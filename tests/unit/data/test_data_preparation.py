@@ -226,11 +226,14 @@ def test_rows_whose_time_cannot_be_read_are_a_doubt(long: bool) -> None:
 
 
 def test_names_that_channels_may_not_have_are_told() -> None:
-    columns = {"in": [0.0, 1, 0], "x": [1.0, 2, 3], "x\u202e": [4.0, 5, 6], "x_2": [7.0, 8, 9], "a/b": [1.0, 0, 2]}
-    recording, preparation = read_logs(polars.DataFrame(columns), {"u": {"tags": "*", "inputs": "in"}})
-    assert recording["u"].unit.output_names == ("x", "x_3", "x_2", "a-b")
-    np.testing.assert_array_equal(recording["u"].y[0], [1.0, 4.0, 7.0, 1.0])
-    assert step(preparation, "renamed").numbers == {"x\u202e": "x_3", "a/b": "a-b"}
+    names = {"x": "x", "x\u202e": "x_3", "x_2": "x_2", "a/b": "a-b", ".hidden": "hidden", "///": "---",
+             "n" * 300: "n" * 95, "é" * 200: "é" * 95}  # fmt: skip
+    columns = {name: [float(k), k + 1.0, k + 2.0] for k, name in enumerate(names)}
+    frame = polars.DataFrame({"in": [0.0, 1, 0], **columns})
+    recording, preparation = read_logs(frame, {"u": {"tags": "*", "inputs": "in"}})
+    assert recording["u"].unit.output_names == tuple(names.values())
+    np.testing.assert_array_equal(recording["u"].y[0], range(len(names)))
+    assert step(preparation, "renamed").numbers == {old: new for old, new in names.items() if old != new}
 
 
 # ---- logs of several units

@@ -8,7 +8,6 @@ import pytest
 
 import counterflow as cf
 from counterflow.data import SelectionError, choose, selection
-from counterflow.data.selection import channel_name
 
 COLUMNS = ["P1_valve_D", "P1_pump", "P1_flow", "P1_note", "P2_gov_D", "P2_speed", "TI[1]", "weather"]
 
@@ -88,12 +87,3 @@ def test_selections_that_cannot_be(given: Any, said: str) -> None:
     for nothing in ({}, [], None):
         with pytest.raises(cf.OptionError, match="units must map"):
             choose(nothing, COLUMNS)  # type: ignore[arg-type]
-
-
-def test_names_that_channels_may_not_have() -> None:
-    columns = ["time", "a/b", "a-b", ".hidden", "x" * 300, "é" * 200, "tab\there"]
-    (found,) = choose({"u": {"tags": "*", "exclude": "time"}}, columns)
-    names = [channel.name for _, channel in found.outputs]
-    assert names[:4] == ["a-b_2", "a-b", "hidden", "x" * 95]
-    assert len(set(names)) == len(names)
-    assert channel_name("///") == "---"

@@ -73,8 +73,6 @@ def test_sparse_density():
 
 def test_units_in_every_form():
     assert random_plant(["a", "b", "c"], rng=0).names == ("a", "b", "c")
-    assert random_plant(names=["a", "b", "c"], rng=0).names == ("a", "b", "c")
-    assert random_plant(3, names=["a", "b", "c"], rng=0).names == ("a", "b", "c")
     units = (Unit("a", 1, ["valve"], 2), Unit("b", 4, 0, 1))
     assert random_plant(units, rng=0).units == units
     assert random_plant(1, inputs=["x"], outputs=["p", "q"], rng=0).units[0].output_names == ("p", "q")
@@ -101,13 +99,6 @@ def test_order_of_units_does_not_matter():
         ({"units": 0}, "units is 0"),
         ({"units": "ab"}, "units is 'ab'"),
         ({"units": 1, "topology": "one-way"}, "at least 2 units"),
-        ({"units": ["a"], "names": ["a"]}, "one of the two"),
-        ({"units": 3, "names": ["a"]}, "names has 1"),
-        ({"rng": 1.5}, "rng is 1.5"),
-        ({"states": 0}, "states is 0"),
-        ({"outputs": 0}, "outputs is 0"),
-        ({"units": ["a", "a"]}, "'a' is used twice"),
-        ({"units": []}, "units is empty"),
         ({"units": ["a", 3]}, "name is 3"),
     ],
 )

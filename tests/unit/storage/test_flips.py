@@ -19,7 +19,7 @@ def world() -> flips.World:
 
 @pytest.mark.parametrize("kind", flips.KINDS, ids=lambda kind: kind.name)
 def test_no_flipped_bit_is_silent(kind: flips.Kind, world: flips.World, tmp_path: Path) -> None:
-    found = flips.run(kind, world, tmp_path / "flips", 16, random.Random(5))
+    found = flips.run(kind, world, tmp_path / "flips", 24, random.Random(5))
     assert not found.silent, found.silent[:3]
     assert found.flips == found.same + found.refused
     assert found.refused, "a digest finds something"

@@ -222,11 +222,9 @@ def _is_wide(data: bytes) -> bool:
 
 def _fault(place: Place) -> UnicodeDecodeError | None:
     """What keeps a text from being UTF-8."""
-    decoder = codecs.getincrementaldecoder("utf-8")()
     try:
-        for chunk in place.chunks():
-            decoder.decode(chunk)
-        decoder.decode(b"", final=True)
+        for _ in codecs.iterdecode(place.chunks(), "utf-8"):
+            pass
     except UnicodeDecodeError as error:
         return error
     return None

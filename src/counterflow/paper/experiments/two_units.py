@@ -51,7 +51,7 @@ TRAINED: dict[str, Any] = {"tol": 0.0, "initial_scale": 1.0, "solver": "gradient
 
 def plant_of(seed: int, noise: float = 1.0) -> Plant:
     """A plant of the study: unit 1 does not feel the states of unit 2; ``noise``: variance of the measurement noise."""
-    dense = random_plant(names=UNITS, outputs=2, measurement_noise=noise, rng=seed)
+    dense = random_plant(UNITS, outputs=2, measurement_noise=noise, rng=seed)
     A = dense.A.copy()
     A[dense.state_slice("unit1"), dense.state_slice("unit2")] = 0.0
     return dense.replace(A=A)
