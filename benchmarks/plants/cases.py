@@ -177,7 +177,7 @@ def draw_changes(rng: np.random.Generator, u: FloatArray, rows: int, horizon: in
 
 
 def assemble(
-    plant: str, way: str, rows: int, seed: int, dt: float, units: tuple[cf.Unit, ...], y: FloatArray, u: FloatArray,
+    plant: str, way: Way, rows: int, seed: int, dt: float, units: tuple[cf.Unit, ...], y: FloatArray, u: FloatArray,
     changes: list[Change], effects: FloatArray, graph: frozenset[tuple[str, str]] | None, rng: np.random.Generator,
     usual: FloatArray | None = None,
 ) -> Case:  # fmt: skip
@@ -186,7 +186,7 @@ def assemble(
     ``usual`` (rows, D): what y would be if the plant had not changed; a sensor's noise does not grow with the change.
     """
     noise = ways.MEASUREMENT * (y if usual is None else usual).std(axis=0)
-    measured = y + noise * rng.standard_normal(y.shape)
+    measured = y + way.noise * noise * rng.standard_normal(y.shape)
     outputs = _columns([unit.n_outputs for unit in units])
     inputs = _columns([unit.n_inputs for unit in units])
     names = [unit.name for unit in units]
@@ -200,7 +200,7 @@ def assemble(
     )  # fmt: skip
     by_output = dict(zip(names, outputs, strict=True))
     return Case(
-        plant, way, rows, seed, dt, units, {n: measured[:, c] for n, c in by_output.items()},
+        plant, way.name, rows, seed, dt, units, {n: measured[:, c] for n, c in by_output.items()},
         {n: u[:, c] for n, c in zip(names, inputs, strict=True)}, {n: noise[c] for n, c in by_output.items()}, truth,
         graph, {n: np.ones((len(y), c.stop - c.start), dtype=bool) for n, c in by_output.items()},
     )  # fmt: skip
@@ -216,9 +216,13 @@ def simulated(plant: Plant, way: Way, rows: int, seed: int, change: Wear | None 
     if delays is not None:  # one pipe, one delay
         pipes = {pair: delays[k] for k, pair in enumerate(plant.streams)}
         delays = np.array([pipes[pair] for pair in plant.streams])
-    u = plant.u0 + way.size * plant.span * ways.moves(rng, warm + last, len(plant.u0), plant.hold)
+    if way.moves is None:
+        moved = ways.moves(rng, warm + last, len(plant.u0), plant.hold)
+    else:
+        moved = np.vstack([np.zeros((warm, len(plant.u0))), ways.few_moves(rng, last, len(plant.u0), way.moves)])
+    u = plant.u0 + way.size * plant.span * moved
     u[warm + rows :] = u[warm + rows - 1]
-    noise = noise_size * ways.memory(rng, warm + last, len(plant.x0), ways.NOISE_MEMORY)
+    noise = way.noise * noise_size * ways.memory(rng, warm + last, len(plant.x0), ways.NOISE_MEMORY)
     common = way.common * common_size * ways.memory(rng, warm + last, 1, ways.COMMON_MEMORY)
     still = plant.steady()[:, None]
     past = None if delays is None else constant(plant.send(still, plant.u0[:, None], plant.new), ways.DELAY[1])
@@ -235,7 +239,7 @@ def simulated(plant: Plant, way: Way, rows: int, seed: int, change: Wear | None 
     changes = draw_changes(rng, u, rows, plant.horizon)
     effects = _effects(plant, changes, states, sent, u, noise, common, pace, delays, wear)
     found = assemble(
-        plant.name, way.name, rows, seed, plant.dt, plant.units, y, u[:rows], changes, effects, plant.graph, rng, usual
+        plant.name, way, rows, seed, plant.dt, plant.units, y, u[:rows], changes, effects, plant.graph, rng, usual
     )
     return replace(found, change=change)
 

@@ -19,6 +19,8 @@ class Way:
     delay: bool = False
     common: bool = False
     stiff: bool = False
+    noise: float = 1.0  # of plant and sensors, times the usual
+    moves: int | None = None  # of every input in the whole record; None: as often as the plant allows
 
 
 WAYS = {
@@ -29,6 +31,8 @@ WAYS = {
         Way("delay", 0.05, delay=True),
         Way("common", 0.05, common=True),
         Way("stiff", 0.05, stiff=True),
+        Way("noiseless", 0.05, noise=0.0),
+        Way("few", 0.05, moves=12),
     )
 }
 DELAY = (10, 30)  # shortest and longest transport delay, rows
@@ -42,6 +46,16 @@ def moves(rng: np.random.Generator, rows: int, inputs: int, longest: int) -> Flo
     """(rows, inputs) in [-1, 1]: random holds, two levels, and filtered noise, in turn; ``longest`` hold in rows."""
     makers = (_holds, _levels, _wander)
     return np.column_stack([makers[k % 3](rng, rows, longest) for k in range(inputs)])
+
+
+def few_moves(rng: np.random.Generator, rows: int, inputs: int, count: int) -> FloatArray:
+    """(rows, inputs) in [-1, 1]: as operators move them, ``count`` steps in all, a third of them together."""
+    together = np.sort(rng.integers(0, rows, size=count // 3))
+    out = np.empty((rows, inputs))
+    for k in range(inputs):
+        at = np.sort(np.concatenate([together, rng.integers(0, rows, size=count - len(together))]))
+        out[:, k] = rng.uniform(-1, 1, size=count + 1)[np.searchsorted(at, np.arange(rows), "right")]
+    return out
 
 
 def memory(rng: np.random.Generator, rows: int, columns: int, constant: float) -> FloatArray:

@@ -44,7 +44,7 @@ def case(way: Way, rows: int, seed: int) -> Case:
     changes = cases.draw_changes(rng, written, rows, HORIZON)
     effects = np.stack([_effect(change, u, unseen, y) for change in changes], axis=-1)
     return cases.assemble(
-        "water", way.name, rows, seed, net3.STEP / 60, net3.units(), y[:rows], written[:rows], changes, effects, None,
+        "water", way, rows, seed, net3.STEP / 60, net3.units(), y[:rows], written[:rows], changes, effects, None,
         rng,
     )  # fmt: skip
 

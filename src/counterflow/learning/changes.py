@@ -16,7 +16,7 @@ from counterflow.learning.drift import Drift, drift_of, ramp, slope_gain
 from counterflow.learning.known_edges import KnownEdges
 from counterflow.learning.regime_sums import PASSING, RegimeSums, centred, with_slopes
 from counterflow.learning.regimes import LEAST_ROWS, LEAST_SHARE, SURPRISING, Change, find_change
-from counterflow.learning.regression import target_weights
+from counterflow.learning.regression import unit_weights
 from counterflow.learning.sparse_learner import JUDGE
 
 MOST_SEEN = 50_000  # rows, the newest, in which changes of the plant are looked for
@@ -52,9 +52,8 @@ def changes_of(rows: Rows, products: BlockMoments, known: KnownEdges | None = No
                 sums[row] = inside(part, row)
             if (i, row) not in chosen:
                 of = int(often[i])
-                chosen[i, row] = target_weights(
-                    rows, products, sums[row], float(len(part)), of, JUDGE, known, True
-                ).chosen
+                (kept,) = unit_weights(rows, products, sums[row], float(len(part)), [of], JUDGE, known, True)
+                chosen[i, row] = kept.chosen
             return products.columns(rows, part, np.sort(chosen[i, row]))
 
         change = find_change(features, targets[np.ix_(part, often)], rows.owner[often], least)
@@ -86,8 +85,8 @@ def with_drifts(
     for unit in range(len(rows.names)):
         sums = []
         for i in np.flatnonzero((rows.owner[:r] == unit) & ~seldom).tolist():
-            chosen = target_weights(rows, products, smooth, products.count, i, JUDGE, known, True).chosen
-            sums.append(products.moments_among(np.concatenate([np.sort(chosen), [n + i, n + r]]), blocks))
+            (found,) = unit_weights(rows, products, smooth, products.count, [i], JUDGE, known, True)
+            sums.append(products.moments_among(np.concatenate([np.sort(found.chosen), [n + i, n + r]]), blocks))
         drifts.append(drift_of(unit, sums, products.counts) if sums else None)
         by_unit.append(sums)
     slow = {drift.unit for drift in drifts if drift is not None and drift.memory is None}

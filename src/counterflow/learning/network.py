@@ -65,6 +65,8 @@ class Network:
     rows: int = 0  # that it was learned from
     bend: tuple[float, float] = (0.0, 0.0)  # fall of held-out free runs' squared error by products; in standard errors
     known: KnownEdges | None = None  # which units can act on which; None: any
+    learners: tuple[str, ...] = ()  # by which each replicate was learned
+    chosen: NDArray[np.bool_] | None = None  # (G, m, r), which columns learners that choose let act, in each draw
 
     def __str__(self) -> str:
         count, noise = len(self.names), np.minimum(np.diag(self.noise), 1.0)
@@ -112,7 +114,9 @@ class Network:
 
     @cached_property
     def in_use(self) -> NDArray[np.bool_]:
-        """(K, m, r): which columns act on which numbers, by themselves or in products, in each replicate."""
+        """(K, m, r): which columns act on which numbers, by themselves or in products, in each replicate or draw."""
+        if self.chosen is not None:
+            return self.chosen
         out = np.asarray(np.abs(self.linear).sum(axis=1) > 0)
         for k, factors in enumerate(self.pairs):
             for factor in factors:

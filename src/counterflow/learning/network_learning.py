@@ -7,8 +7,9 @@ another set of costs (``regression``), because no single set is right for all pl
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,15 +24,17 @@ from counterflow.learning.known_edges import KnownEdges
 from counterflow.learning.network import Network
 from counterflow.learning.regime_sums import Regime, RegimeSums, centred
 from counterflow.learning.regimes import Change
-from counterflow.learning.regression import ENOUGH, ONE_WAY, Learner, left_noise, way_weights
+from counterflow.learning.regression import ENOUGH, ONE_WAY, Learner, is_steady, left_noise, way_weights
+from counterflow.learning.ridge_learner import Ridge, memory_of
 from counterflow.learning.sparse_learner import JUDGE, SPARSE
 
-MEMBERS: tuple[Learner, ...] = 4 * SPARSE  # one after the other, each on rows weighted anew
-REPLICATES = len(MEMBERS)
+REPLICATES = 16  # of an ensemble, shared out among learners by what they are worth; as many choose who acts on whom
 SEARCHED = 0.5  # share of the time that goes before the first replicate, about
+Found = tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]  # as ``way_weights`` gives it
 FOLDS = 5  # in which rows are held out in turn, to see whether curvature helps
 AHEAD = 40  # rows of the free runs
 MOST_STARTS = 400  # of a fold
+PARTS = (1.0, 0.5, 0.25, 0.1, 0.0)  # of the way that a replicate is off
 BATCHES = 20  # of starts that follow one another: their means say how sure the gain of curvature is
 FEW = 600  # rows, below which curvature can hardly be judged
 WILD = 1e3  # times the usual error that counts at most
@@ -42,7 +45,7 @@ WIDENING = 1.2  # of the replicates' spread; see docs/theory/identification.md
 class Posterior:
     """Which features every replicate has chosen, and what its weights rest on besides the sums.
 
-    ``variance`` (K, n, r): prior variances of the weights, zero where there is none. ``noise`` (K, r). ``damping`` (K,
+    ``variance`` (K, n, r): prior variances of the weights, zero where there is none, and of learners that choose none. ``noise`` (K, r). ``damping`` (K,
     b, m): factors of the linear weights, so that nothing grows.
     """
 
@@ -113,25 +116,76 @@ def learn(
     if not one_way and sums is None:
         changes = changes_of(record, products, known)
         ways = RegimeSums.of(record, products, *with_drifts(record, products, changes, known))
-    bend = _bend(record, products, known, ways)
-    curved = bend[0] > 0
+    spans = memory_of(first.moments(), first)
+    others: tuple[Learner, ...] = (Ridge(spans, False), *([Ridge(spans, True)] if len(first.pairs) else []))
+    bend, shares = _worth(record, products, known, ways, others)
+    curved, counts = bend[0] > 0, shared_out(shares, REPLICATES)
     found = []
     if progress is not None:
-        progress(SEARCHED, "changes and curvature were looked for")
+        progress(SEARCHED, "changes and curvature were looked for, and learners compared")
     for k, draw in enumerate(block_weights(products)):
         if sums is None and record is not records[k * len(records) // REPLICATES]:
             record = records[k * len(records) // REPLICATES]
             products = with_slow(record, block_moments_of(record, first), decays)
             ways = RegimeSums.of(record, products, ways.changes, ways.drifts)
-        found.append(way_weights(rows, products, draw, MEMBERS[k], known, curved, ways))
+        found.append(way_weights(rows, products, draw, SPARSE[k % len(SPARSE)], known, curved, ways))
         if progress is not None:
             progress(SEARCHED + (1 - SEARCHED) * (k + 1) / REPLICATES, f"replicate {k + 1} of {REPLICATES}")
-    weights, variance, noise, damping, levels = (np.array(each) for each in zip(*found, strict=True))
+    chosen = np.array([each[0].any(axis=0) for each in found])
+    members = [(JUDGE, one) for one in found[: counts[0]]]
+    for learner, count in zip(others, counts[1:], strict=True):
+        members += [(learner, one) for one in replicates_of(learner, count, rows, first, known, ways)]
+    weights, variance, noise, damping, levels = (
+        np.array(each) for each in zip(*[one for _, one in members], strict=True)
+    )
+    names = tuple(learner.name for learner, _ in members)
+    made = [
+        _network(rows, products, weights[:, way], noise, levels[:, way], ways, way) for way in range(ways.count)
+    ]
     networks = tuple(
-        replace(_network(rows, products, weights[:, way], noise, levels[:, way], ways, way), bend=bend, known=known)
-        for way in range(ways.count)
+        replace(each, bend=bend, known=known, learners=names, chosen=columns_used(first, chosen)) for each in made
     )
     return Learning(networks, ways.changes, Posterior(variance, noise, damping), first, ways.drifts)
+
+
+def replicates_of(
+    learner: Learner, count: int, rows: Rows, products: BlockMoments, known: KnownEdges | None, ways: RegimeSums
+) -> list[Found]:
+    """Replicates of a learner that does not choose: as far apart as the rows leave it open, about what all say."""
+    if not count:
+        return []
+    draws = [1.0 + learner.shake * (draw - 1.0) for draw in block_weights(products)[:count]]
+    whole = way_weights(rows, products, np.ones(len(products.blocks)), learner, known, True, ways)
+    each = [way_weights(rows, products, draw, learner, known, True, ways) for draw in draws]
+    middle = [np.mean([one[at] for one in each], axis=0) for at in (0, 4)]
+    out = []
+    for one in each:
+        apart = [(a - b) / learner.shake for a, b in zip(one[::4], middle, strict=True)]
+        for part in PARTS:  # no further from what all rows say than nothing grows
+            weights, levels = (a + part * b for a, b in zip(whole[::4], apart, strict=True))
+            if all(is_steady(way, products) for way in weights):
+                break
+        out.append((weights, np.zeros_like(whole[1]), whole[2], np.ones_like(whole[3]), levels))
+    return out
+
+
+def shared_out(shares: FloatArray, count: int) -> list[int]:
+    """So many members, by shares that sum to one: whole numbers, by largest remainders."""
+    whole = np.floor(count * shares).astype(int)
+    rest = np.argsort(-(count * shares - whole), kind="stable")[: count - int(whole.sum())]
+    whole[rest] += 1
+    return [int(each) for each in whole]
+
+
+def columns_used(products: BlockMoments, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """(K, m, r): which columns act on which numbers, of features (K, n, r) that were chosen."""
+    m = len(products.level)
+    linear = len(products.spans) * m
+    out = np.asarray(chosen[:, :linear].reshape(len(chosen), -1, m, chosen.shape[2]).any(axis=1))
+    for k, factors in enumerate(products.pairs):
+        for factor in factors:
+            out[:, factor] |= chosen[:, linear + k]
+    return out
 
 
 def refreshed(network: Network, products: BlockMoments, posterior: Posterior) -> tuple[Network, Posterior]:
@@ -147,6 +201,8 @@ def refreshed(network: Network, products: BlockMoments, posterior: Posterior) ->
     enough = np.minimum(products.read, ENOUGH)  # as in ``target_weights``
     weights, variances, left = _weights_of(network, products), posterior.variance.copy(), posterior.noise.copy()
     for k, sums in enumerate(moments):
+        if not variances[k].any():  # of a learner that does not choose: they stay until features are chosen anew
+            continue
         for i in np.setdiff1d(np.arange(r), slow).tolist():
             there, own = np.flatnonzero(variances[k, used, i]), len(used) + i
             share, at = enough[i] / products.count, used[there]
@@ -155,7 +211,8 @@ def refreshed(network: Network, products: BlockMoments, posterior: Posterior) ->
                 variances[k, at, i], left[k, i],
             )  # fmt: skip
             weights[k, : posterior.damping[k].size, i] *= posterior.damping[k].ravel()
-    found = replace(_network(network, products, weights, left, network.offset), bend=network.bend, known=network.known)
+    same = {name: getattr(network, name) for name in ("bend", "known", "learners", "chosen")}
+    found = replace(_network(network, products, weights, left, network.offset), **same)
     return found, replace(posterior, variance=variances, noise=left)
 
 
@@ -200,21 +257,23 @@ def _network(
     )  # fmt: skip
 
 
-def _bend(rows: Rows, products: BlockMoments, known: KnownEdges | None, ways: RegimeSums) -> tuple[float, float]:
+def _worth(
+    rows: Rows, products: BlockMoments, known: KnownEdges | None, ways: RegimeSums, others: Sequence[Learner]
+) -> tuple[tuple[float, float], FloatArray]:
     """By how much products of channels help to foretell held-out rows, many rows ahead; the same in standard errors.
 
-    One row ahead is no judge: there products gain in any record, and long runs of them can be worse.
+    And what the sparse learner and the others are worth there: shares, not below zero, that sum to one, with which
+    their free runs together err least. One row ahead is no judge: there products gain in any record, and long runs of
+    them can be worse.
     """
-    if not len(products.pairs):
-        return 0.0, 0.0
     r, z = sum(rows.numbers), (rows.z - products.level) / products.scale
     at = np.arange(products.memory, len(z))
     block = (rows.first + at) // products.length
     changed = np.array([change.at for change in ways.changes], np.intp)
-    gains = []
+    candidates = [(JUDGE, False), *([(JUDGE, True)] if len(products.pairs) else []), *((one, True) for one in others)]
+    runs: list[FloatArray] = []
     for part in np.array_split(np.unique(block), FOLDS):  # of rows that are not kept nothing can be foretold
         kept = ~np.isin(np.arange(len(products.blocks)), part)
-        draw = kept.astype(np.float64)
         starts = _starts(at[np.isin(block, part)], len(z))
         way = np.searchsorted(changed, starts, "right")
         inside = way == np.searchsorted(changed, starts + AHEAD, "right")
@@ -223,25 +282,42 @@ def _bend(rows: Rows, products: BlockMoments, known: KnownEdges | None, ways: Re
             continue
         window = starts[:, None] + 1 + np.arange(AHEAD)
         truth, read = z[window, :r], rows.read[window, :r]
-        errors: list[FloatArray] = []
-        for curved in (False, True):
-            weights, _, left, _, levels = way_weights(rows, products, draw, JUDGE, known, curved, ways)
-            if curved and not weights[:, len(products.spans) * len(products.level) :].any():
-                errors.append(errors[0])
-                continue
-            errors.append(np.empty_like(truth))
+        errors = np.empty((len(candidates), *truth.shape))
+        for c, (learner, curved) in enumerate(candidates):
+            found = way_weights(rows, products, kept.astype(np.float64), learner, known, curved, ways)
             for w in np.unique(way).tolist():
-                network = _network(rows, products, weights[None, w], left[None], levels[None, w], ways, w)
-                gap = network.free_runs(z, starts[way == w], AHEAD) - truth[way == w]
-                errors[-1][way == w] = np.square(gap) * read[way == w]  # what was read judges
-        size = np.maximum(errors[0].mean(axis=(0, 1)), 1e-12)
-        gains.append((np.minimum((errors[0] - errors[1]) / size, WILD)).mean(axis=(1, 2)))
-    every = np.concatenate([*gains, np.zeros(0)])
-    if len(every) < BATCHES or not every.any():
-        return 0.0, 0.0
-    batches = np.array([part.mean() for part in np.array_split(every, BATCHES)])
-    error = float(batches.std(ddof=1)) / np.sqrt(BATCHES)
-    return float(every.mean()), float(every.mean()) / error if error > 0 else 0.0
+                weights, left, levels = found[0][None, w], found[2][None], found[4][None, w]
+                network = _network(rows, products, weights, left, levels, ways, w)
+                errors[c, way == w] = network.free_runs(z, starts[way == w], AHEAD) - truth[way == w]
+        runs.append(np.where(read, np.nan_to_num(errors, nan=WILD).clip(-WILD, WILD), 0.0))  # what was read judges
+    every = np.concatenate([*runs, np.zeros((len(candidates), 0, AHEAD, r))], axis=1)
+    if every.shape[1] < BATCHES or not every.any():
+        return (0.0, 0.0), np.eye(1 + len(others))[0]
+    size = np.maximum(np.square(every[0]).mean(axis=(0, 1)), 1e-12)
+    bend = (0.0, 0.0)
+    if len(products.pairs):
+        gain = np.minimum((np.square(every[0]) - np.square(every[1])) / size, WILD).mean(axis=(1, 2))
+        batches = np.array([part.mean() for part in np.array_split(gain, BATCHES)])
+        error = float(batches.std(ddof=1)) / np.sqrt(BATCHES)
+        bend = (float(gain.mean()), float(gain.mean()) / error if error > 0 else 0.0)
+        every = np.delete(every, 0 if bend[0] > 0 else 1, axis=0)
+    flat = (every / np.sqrt(size)).reshape(len(every), -1)
+    return bend, least_together(flat @ flat.T)
+
+
+def least_together(products: FloatArray) -> FloatArray:
+    """Shares (L,), not below zero, that sum to one, of errors with these sums of products (L, L) that err least."""
+    count, best, found = len(products), np.inf, np.zeros(len(products))
+    for size in range(1, count + 1):
+        for some in combinations(range(count), size):
+            inner = products[np.ix_(some, some)] + 1e-9 * np.trace(products) * np.eye(size)
+            shares = np.linalg.solve(inner, np.ones(size))
+            shares /= shares.sum()
+            error = float(shares @ products[np.ix_(some, some)] @ shares)
+            if (shares >= 0).all() and error < best:
+                best, found = error, np.zeros(count)
+                found[list(some)] = shares
+    return found
 
 
 def _starts(at: NDArray[np.intp], rows: int) -> NDArray[np.intp]:

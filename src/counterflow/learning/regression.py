@@ -8,6 +8,7 @@ are found is a learner's own business: a learner is a module with a ``Learner``,
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -19,7 +20,7 @@ from counterflow.identification.sparse import SparseWeights
 from counterflow.learning.block_moments import BlockMoments, Rows, SparseTarget
 from counterflow.learning.drift import faded, ramp
 from counterflow.learning.known_edges import KnownEdges
-from counterflow.learning.network import damping
+from counterflow.learning.network import damping, growth
 from counterflow.learning.regime_sums import RegimeSums, centred, level_of, with_differences, with_slopes
 
 ENOUGH = 10_000  # rows that evidence is counted of at most: in longer records what is worth nothing is certain, too
@@ -29,33 +30,47 @@ ONE_WAY = RegimeSums()
 
 @dataclass(frozen=True, eq=False)
 class Regression:
-    """One number on n features, from sums over ``rows`` rows.
+    """k numbers of one unit on n features, from sums over ``rows`` rows.
 
-    ``gram`` (n, n), ``cross`` (n,), ``energy``: of features, with the number, of the number. ``open`` (n,): which
+    ``gram`` (n, n), ``cross`` (n, k), ``energy`` (k,): of features, with the numbers, of the numbers. ``open`` (n,): which
     features may have a weight. ``column``, ``unit`` (n,): sources of the features, by columns and by units; a product
-    is a source of its own, as is what a feature has more of in one way of running. ``own``, ``product`` (n,): features
-    that are of the number's own unit, and products.
+    is a source of its own, as is what a feature has more of in one way of running. ``own``, ``product``, ``driven``
+    (n,): features that are of the same unit, products, and of inputs, by a factor at least. ``span`` (n,): which rows before they are
+    means of, by the place of the span.
     """
 
     gram: FloatArray
     cross: FloatArray
-    energy: float
+    energy: FloatArray
     rows: float
     open: NDArray[np.bool_]
     column: NDArray[np.intp]
     unit: NDArray[np.intp]
     own: NDArray[np.bool_]
     product: NDArray[np.bool_]
+    span: NDArray[np.intp]
+    driven: NDArray[np.bool_]
 
 
 class Learner(ABC):
-    """How the weights of a number are found."""
+    """How weights are found.
 
-    name: ClassVar[str]
+    ``chooses``: whether it leaves out what is not worth its cost, so that what it keeps tells who acts on whom.
+    ``shake``: by how much replicates weight blocks of rows at random, of what the Bayesian bootstrap does. Where it is
+    less, replicates stand that much further apart, about what all rows say.
+    """
+
+    chooses: ClassVar[bool] = True
+    shake: ClassVar[float] = 1.0
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What the summary calls it."""
 
     @abstractmethod
-    def weights(self, of: Regression) -> SparseWeights:
-        """Those that are not zero."""
+    def weights(self, of: Regression) -> tuple[SparseWeights, ...]:
+        """Of each number, those that are not zero."""
 
 
 def way_weights(
@@ -90,47 +105,70 @@ def way_weights(
             recent = products.moments(newest)
             offered[unit] = [(centred(recent), float(newest @ products.counts))] * ways.count
             about[unit] = [recent] * ways.count
-    for i in range(r):
-        unit = int(rows.owner[i])
-        if i in slow:
-            found = slow_target(rows, products, slow[i], draw, learner, known, curved)
-            out[:, i, i] = slow[i].decay  # of its last row, which stands first
-            out[:, found.chosen, i] = found.mean
-        elif unit not in offered:
-            found = target_weights(rows, products, moments, count, i, learner, known, curved)
-            out[:, found.chosen, i] = found.mean
+    for unit in range(len(rows.names)):
+        mine = np.setdiff1d(np.flatnonzero(rows.owner[:r] == unit), list(slow)).tolist()
+        if unit not in offered:
+            found = dict(zip(mine, unit_weights(rows, products, moments, count, mine, learner, known, curved)))
+            for i, one in found.items():
+                out[:, one.chosen, i] = one.mean[None]
         else:
             before = None
             for way, (sums, weight) in enumerate(offered[unit]):
                 if sums is not before:
-                    found, before = target_weights(rows, products, sums, weight, i, learner, known, curved), sums
-                more = found.chosen >= n  # differences or slopes
-                times = 1.0 if ways.own(unit) else ways.times[way]
-                same = np.where(more, found.chosen - n, found.chosen)
-                out[way, :, i] = np.bincount(same, np.where(more, times, 1.0) * found.mean, n)
-            found = replace(found, chosen=np.empty(0, np.intp), variance=np.empty(0))  # its sums are not kept
-        variance[found.chosen, i], noise[i] = found.variance, found.noise
-    steady = np.ones((ways.count, len(spans), m))
+                    each, before = unit_weights(rows, products, sums, weight, mine, learner, known, curved), sums
+                for i, one in zip(mine, each, strict=True):
+                    more = one.chosen >= n  # differences or slopes
+                    times = 1.0 if ways.own(unit) else ways.times[way]
+                    same = np.where(more, one.chosen - n, one.chosen)
+                    out[way, :, i] = np.bincount(same, np.where(more, times, 1.0) * one.mean, n)
+            none = np.empty(0)  # its sums are not kept
+            found = {i: SparseWeights(none.astype(np.intp), none, none, one.noise) for i, one in zip(mine, each)}
+        for i in [i for i in slow if rows.owner[i] == unit]:
+            found[i] = slow_target(rows, products, slow[i], draw, learner, known, curved)
+            out[:, i, i] = slow[i].decay  # of its last row, which stands first
+            out[:, found[i].chosen, i] = found[i].mean
+        for i, one in found.items():
+            variance[one.chosen, i], noise[i] = one.variance, one.noise
+    steady = steadied(out, products)
     for way in range(ways.count):
-        steady[way] = damping(out[way, :linear].reshape(len(spans), m, r), spans, STEADY)
-        out[way, :linear] *= steady[way].reshape(linear, 1)
         for unit, parts in about.items():
             mine = np.flatnonzero(rows.owner[:r] == unit)
             levels[way, mine] = level_of(parts[way], out[way][:, mine], mine)
-    return out, variance, noise, steady[-1], levels
+    return out, variance, noise, steady, levels
 
 
-def target_weights(
-    rows: Rows, products: BlockMoments, moments: FloatArray, count: float, i: int, learner: Learner,
+def steadied(weights: FloatArray, products: BlockMoments) -> FloatArray:
+    """Damp weights (W, n, r), in place, so that nothing grows; the factors (b, m) of the last way of running."""
+    spans, m = products.spans, len(products.level)
+    linear = len(spans) * m
+    for each in weights:
+        factors = damping(each[:linear].reshape(len(spans), m, -1), spans, STEADY)
+        each[:linear] *= factors.reshape(linear, 1)
+    return factors
+
+
+def is_steady(weights: FloatArray, products: BlockMoments) -> bool:
+    """Whether weights (n, r) let nothing grow."""
+    spans, m = products.spans, len(products.level)
+    return growth(weights[: len(spans) * m].reshape(len(spans), m, -1), spans) <= STEADY
+
+
+def unit_weights(
+    rows: Rows, products: BlockMoments, moments: FloatArray, count: float, targets: Sequence[int], learner: Learner,
     known: KnownEdges | None, curved: bool,
-) -> SparseWeights:  # fmt: skip
-    """The weights of one target from sums (N, N), or from those with differences, which are numbered from n on."""
+) -> list[SparseWeights]:  # fmt: skip
+    """Of targets of one unit, from sums (N, N), or from those with differences, which are numbered from n on."""
     more = len(moments) - products.size  # differences
     n = products.features + more
     # what was drawn is no evidence; nor is more than enough of what was read
-    enough = min(count * products.read[i] / products.count, ENOUGH)
-    sums = enough / count * moments
-    return learner.weights(_regression(rows, products, sums, enough, i, n + i, more, known, curved))
+    enough = np.minimum(count * products.read[list(targets)] / products.count, ENOUGH)
+    found: dict[int, SparseWeights] = {}
+    for rows_read in np.unique(enough).tolist():
+        some = [i for i, each in zip(targets, enough.tolist(), strict=True) if each == rows_read]
+        sums = rows_read / count * moments
+        of = _regression(rows, products, sums, rows_read, some, [n + i for i in some], more, known, curved)
+        found |= zip(some, learner.weights(of), strict=True)
+    return [found[i] for i in targets]
 
 
 def slow_target(
@@ -140,8 +178,8 @@ def slow_target(
     """Weights of a target that is read seldom, of all columns but its own."""
     share = min(1.0, ENOUGH / max(slow.count(draw), 1.0))
     sums, at = share * slow.moments(draw), products.features
-    of = _regression(rows, products, sums, share * slow.count(draw), slow.target, at, 0, known, curved)
-    return learner.weights(replace(of, open=of.open & (of.column != slow.target)))
+    of = _regression(rows, products, sums, share * slow.count(draw), [slow.target], [at], 0, known, curved)
+    return learner.weights(replace(of, open=of.open & (of.column != slow.target)))[0]
 
 
 def left_noise(
@@ -164,11 +202,11 @@ def left_noise(
 
 
 def _regression(
-    rows: Rows, products: BlockMoments, sums: FloatArray, count: float, i: int, at: int, more: int,
+    rows: Rows, products: BlockMoments, sums: FloatArray, count: float, targets: list[int], at: list[int], more: int,
     known: KnownEdges | None, curved: bool,
 ) -> Regression:  # fmt: skip
-    """Of target i, which stands at ``at`` in sums over ``count`` rows; before it ``more`` differences of features."""
-    owner, pairs, unit = rows.owner, products.pairs, int(rows.owner[i])
+    """Of targets of a unit, which stand at ``at`` in sums over ``count`` rows, behind ``more`` differences."""
+    owner, pairs, unit = rows.owner, products.pairs, int(rows.owner[targets[0]])
     column = np.tile(np.arange(len(owner)), len(products.spans))
     open_ = np.ones(len(rows.names), bool)
     if known is not None:
@@ -186,7 +224,10 @@ def _regression(
         return np.concatenate([each, count + len(pairs) + each[:more]])
 
     may = np.concatenate([(open_[owner] & products.moving)[column], bent])[both]
-    own = np.concatenate([owner[column] == unit, np.zeros(len(pairs), bool)])[both]
+    own = np.concatenate([owner[column] == unit, (one == unit) & (two == unit)])[both]
     by_column, by_unit = sources(column, len(owner)), sources(owner[column], len(rows.names))
-    gram, cross = sums[: len(both), : len(both)], sums[: len(both), at]
-    return Regression(gram, cross, float(sums[at, at]), count, may, by_column, by_unit, own, product)
+    gram, cross = sums[: len(both), : len(both)], sums[np.ix_(np.arange(len(both)), at)]
+    none = np.zeros(len(pairs), np.intp)
+    span = np.concatenate([np.repeat(np.arange(len(products.spans)), len(owner)), none])[both]
+    driven = np.concatenate([column >= rows.targets, (pairs >= rows.targets).any(axis=1)])[both]
+    return Regression(gram, cross, sums[at, at], count, may, by_column, by_unit, own, product, span, driven)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -25,15 +24,21 @@ class Sparse(Learner):
     own: float
     by_unit: bool
 
-    name: ClassVar[str] = "sparse"
+    @property
+    def name(self) -> str:
+        return "sparse network"
 
-    def weights(self, of: Regression) -> SparseWeights:
+    def weights(self, of: Regression) -> tuple[SparseWeights, ...]:
         bend = self.new + PRODUCT
         first = np.where(of.product, bend, np.where(of.own, self.own, self.new))
         further = np.where(of.product, bend, self.further)
         closed = np.where(of.open, 0.0, np.inf)
         source = of.unit if self.by_unit else of.column
-        return sparse_weights(of.gram, of.cross, of.energy, of.rows, source, first + closed, further + closed)
+        costs = source, first + closed, further + closed
+        return tuple(
+            sparse_weights(of.gram, np.ascontiguousarray(cross), energy, of.rows, *costs)
+            for cross, energy in zip(of.cross.T, of.energy.tolist(), strict=True)
+        )
 
 
 SPARSE = (Sparse(6, 6, 6, False), Sparse(8, 4, 5, False), Sparse(7, 3, 7, True), Sparse(5, 2, 3, True))
