@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +31,8 @@ REPLICATES = 16  # of an ensemble, shared out among learners by what they are wo
 SEARCHED = 0.5  # share of the time that goes before the first replicate, about
 Found = tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]  # as ``way_weights`` gives it
 FOLDS = 5  # in which rows are held out in turn, to see whether curvature helps
-AHEAD = 40  # rows of the free runs
+AHEAD = 40  # rows of the free runs that judge curvature
+FAR = 120  # rows, of those that judge learners: late in them, what inputs did is all that is foretold
 MOST_STARTS = 400  # of a fold
 PARTS = (1.0, 0.5, 0.25, 0.1, 0.0)  # of the way that a replicate is off
 BATCHES = 20  # of starts that follow one another: their means say how sure the gain of curvature is
@@ -118,8 +118,8 @@ def learn(
         ways = RegimeSums.of(record, products, *with_drifts(record, products, changes, known))
     spans = memory_of(first.moments(), first)
     others: tuple[Learner, ...] = (Ridge(spans, False), *([Ridge(spans, True)] if len(first.pairs) else []))
-    bend, shares = _worth(record, products, known, ways, others)
-    curved, counts = bend[0] > 0, shared_out(shares, REPLICATES)
+    bend, counts = _worth(record, products, known, ways, others)
+    curved = bend[0] > 0
     found = []
     if progress is not None:
         progress(SEARCHED, "changes and curvature were looked for, and learners compared")
@@ -167,14 +167,6 @@ def replicates_of(
                 break
         out.append((weights, np.zeros_like(whole[1]), whole[2], np.ones_like(whole[3]), levels))
     return out
-
-
-def shared_out(shares: FloatArray, count: int) -> list[int]:
-    """So many members, by shares that sum to one: whole numbers, by largest remainders."""
-    whole = np.floor(count * shares).astype(int)
-    rest = np.argsort(-(count * shares - whole), kind="stable")[: count - int(whole.sum())]
-    whole[rest] += 1
-    return [int(each) for each in whole]
 
 
 def columns_used(products: BlockMoments, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -259,40 +251,50 @@ def _network(
 
 def _worth(
     rows: Rows, products: BlockMoments, known: KnownEdges | None, ways: RegimeSums, others: Sequence[Learner]
-) -> tuple[tuple[float, float], FloatArray]:
+) -> tuple[tuple[float, float], tuple[int, ...]]:
     """By how much products of channels help to foretell held-out rows, many rows ahead; the same in standard errors.
 
-    And what the sparse learner and the others are worth there: shares, not below zero, that sum to one, with which
-    their free runs together err least. One row ahead is no judge: there products gain in any record, and long runs of
-    them can be worse.
+    And how many members the sparse learner and the others are worth there, by runs so long that only what inputs did
+    is foretold. One row ahead is no judge: there products gain in any record, and long runs of them can be worse.
     """
     r, z = sum(rows.numbers), (rows.z - products.level) / products.scale
     at = np.arange(products.memory, len(z))
     block = (rows.first + at) // products.length
     changed = np.array([change.at for change in ways.changes], np.intp)
     candidates = [(JUDGE, False), *([(JUDGE, True)] if len(products.pairs) else []), *((one, True) for one in others)]
-    runs: list[FloatArray] = []
+    near: list[FloatArray] = []
+    far: list[FloatArray] = []
     for part in np.array_split(np.unique(block), FOLDS):  # of rows that are not kept nothing can be foretold
         kept = ~np.isin(np.arange(len(products.blocks)), part)
-        starts = _starts(at[np.isin(block, part)], len(z))
-        way = np.searchsorted(changed, starts, "right")
-        inside = way == np.searchsorted(changed, starts + AHEAD, "right")
-        starts, way = starts[inside], way[inside]
-        if not len(starts):
-            continue
-        window = starts[:, None] + 1 + np.arange(AHEAD)
-        truth, read = z[window, :r], rows.read[window, :r]
-        errors = np.empty((len(candidates), *truth.shape))
-        for c, (learner, curved) in enumerate(candidates):
-            found = way_weights(rows, products, kept.astype(np.float64), learner, known, curved, ways)
-            for w in np.unique(way).tolist():
-                weights, left, levels = found[0][None, w], found[2][None], found[4][None, w]
-                network = _network(rows, products, weights, left, levels, ways, w)
-                errors[c, way == w] = network.free_runs(z, starts[way == w], AHEAD) - truth[way == w]
-        runs.append(np.where(read, np.nan_to_num(errors, nan=WILD).clip(-WILD, WILD), 0.0))  # what was read judges
-    every = np.concatenate([*runs, np.zeros((len(candidates), 0, AHEAD, r))], axis=1)
+        inside = at[np.isin(block, part)]
+        long = int(np.clip(len(inside) // 2, 1, FAR))
+        found = [
+            way_weights(rows, products, kept.astype(np.float64), learner, known, curved, ways)
+            for learner, curved in candidates
+        ]
+        for ahead, runs in ((AHEAD, near), (long, far)):
+            starts = _starts(inside, int(inside[-1]) + 1 if runs is far else len(z), ahead)
+            way = np.searchsorted(changed, starts, "right")
+            same = way == np.searchsorted(changed, starts + ahead, "right")
+            starts, way = starts[same], way[same]
+            if not len(starts):
+                continue
+            window = starts[:, None] + 1 + np.arange(ahead)
+            truth, read = z[window, :r], rows.read[window, :r]
+            errors = np.empty((len(candidates), *truth.shape))
+            for c, one in enumerate(found if runs is far else found[:2]):
+                for w in np.unique(way).tolist():
+                    network = _network(rows, products, one[0][None, w], one[2][None], one[4][None, w], ways, w)
+                    errors[c, way == w] = network.free_runs(z, starts[way == w], ahead) - truth[way == w]
+            errors = np.where(read, np.nan_to_num(errors, nan=WILD).clip(-WILD, WILD), 0.0)  # what was read judges
+            if runs is near:
+                runs.append(errors[:2])
+            else:
+                runs.append(errors[:, :, ahead // 3 :])
+    first = (REPLICATES, *[0] * len(others))
+    every = np.concatenate([*near, np.zeros((2, 0, AHEAD, r))], axis=1)
     if every.shape[1] < BATCHES or not every.any():
-        return (0.0, 0.0), np.eye(1 + len(others))[0]
+        return (0.0, 0.0), first
     size = np.maximum(np.square(every[0]).mean(axis=(0, 1)), 1e-12)
     bend = (0.0, 0.0)
     if len(products.pairs):
@@ -300,28 +302,30 @@ def _worth(
         batches = np.array([part.mean() for part in np.array_split(gain, BATCHES)])
         error = float(batches.std(ddof=1)) / np.sqrt(BATCHES)
         bend = (float(gain.mean()), float(gain.mean()) / error if error > 0 else 0.0)
-        every = np.delete(every, 0 if bend[0] > 0 else 1, axis=0)
-    flat = (every / np.sqrt(size)).reshape(len(every), -1)
-    return bend, least_together(flat @ flat.T)
+    if not far:
+        return bend, first
+    late = np.concatenate([each[:, :, -min(one.shape[2] for one in far) :] for each in far], axis=1)
+    if len(products.pairs):
+        late = np.delete(late, 0 if bend[0] > 0 else 1, axis=0)
+    late = late / np.sqrt(np.maximum(np.square(late[0]).mean(axis=(0, 1)), 1e-12))
+    return bend, shared_out(np.einsum("intr,jntr->nij", late, late), REPLICATES)
 
 
-def least_together(products: FloatArray) -> FloatArray:
-    """Shares (L,), not below zero, that sum to one, of errors with these sums of products (L, L) that err least."""
-    count, best, found = len(products), np.inf, np.zeros(len(products))
-    for size in range(1, count + 1):
-        for some in combinations(range(count), size):
-            inner = products[np.ix_(some, some)] + 1e-9 * np.trace(products) * np.eye(size)
-            shares = np.linalg.solve(inner, np.ones(size))
-            shares /= shares.sum()
-            error = float(shares @ products[np.ix_(some, some)] @ shares)
-            if (shares >= 0).all() and error < best:
-                best, found = error, np.zeros(count)
-                found[list(some)] = shares
-    return found
+def shared_out(products: FloatArray, count: int) -> tuple[int, ...]:
+    """How many of so many members each learner has: those with which runs surely err least together.
+
+    ``products`` (n, L, L): sums of products of the learners' errors, for each run. What members do better than the
+    first learner alone must be clear of chance: of two ensembles that err alike, that is taken which does so evenly.
+    """
+    learners = products.shape[1]
+    counts = np.array([each for each in np.ndindex(*[count + 1] * learners) if sum(each) == count])
+    gains = np.einsum("ci,nij,cj->cn", counts, products, counts) / count**2 - products[:, 0, 0]
+    unsure = gains.std(axis=1) / np.sqrt(len(products))
+    return tuple(counts[np.argmin(gains.mean(axis=1) + unsure)].tolist())
 
 
-def _starts(at: NDArray[np.intp], rows: int) -> NDArray[np.intp]:
+def _starts(at: NDArray[np.intp], rows: int, ahead: int) -> NDArray[np.intp]:
     """Rows of ``at`` that are followed by as many rows as are looked ahead, half that far apart."""
-    some = at[:: AHEAD // 2]
-    some = some[some + AHEAD < rows]
+    some = at[:: max(ahead // 2, 1)]
+    some = some[some + ahead < rows]
     return np.asarray(some[:: max(1, len(some) // MOST_STARTS)], np.intp)
