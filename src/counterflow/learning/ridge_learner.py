@@ -17,8 +17,8 @@ from counterflow.identification.sparse import SparseWeights
 from counterflow.learning.block_moments import BlockMoments
 from counterflow.learning.regression import Learner, Regression
 
-STEPS = 20  # of the variances
-CLOSE = 0.05  # logarithm of a variance, by which none moves any more
+STEPS = 15  # of the variances
+CLOSE = 0.1  # logarithm of a variance, by which none moves any more
 LEAST_NOISE = 1e-12  # of a number's energy
 LEAST = 1e-9  # variance of a weight, in variances of the noise
 FREE = 1e-9  # of the rows: what is added to sums, so that copies do no harm
