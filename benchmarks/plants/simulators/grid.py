@@ -51,7 +51,7 @@ def _rate(x: FloatArray, u: FloatArray, s: FloatArray, d: FloatArray, w: FloatAr
 
 
 def _read(x: FloatArray, w: FloatArray) -> FloatArray:
-    angle, speed, turbine, pressure, metered = x.reshape(5, AREAS, -1)
+    _, speed, turbine, pressure, metered = x.reshape(5, AREAS, -1)
     areas = range(AREAS)
     return np.concatenate(
         [np.stack([50 * (1 + speed[k]), 600 * turbine[k], 160 * pressure[k], 600 * metered[k]]) for k in areas]

@@ -135,6 +135,11 @@ class Model(ABC):
         return None
 
     @property
+    def learners(self) -> dict[str, float]:
+        """Share of its members that each learner has made, by what it is worth; none: its form was given."""
+        return {}
+
+    @property
     def rows(self) -> int:
         """How many rows it was learned from, as far as it counts them."""
         return 0

@@ -45,8 +45,8 @@ WIDENING = 1.2  # of the replicates' spread; see docs/theory/identification.md
 class Posterior:
     """Which features every replicate has chosen, and what its weights rest on besides the sums.
 
-    ``variance`` (K, n, r): prior variances of the weights, zero where there is none, and of learners that choose none. ``noise`` (K, r). ``damping`` (K,
-    b, m): factors of the linear weights, so that nothing grows.
+    ``variance`` (K, n, r): prior variances of the weights, zero where there is none, and of learners that do not
+    choose. ``noise`` (K, r). ``damping`` (K, b, m): factors of the linear weights, so that nothing grows.
     """
 
     variance: FloatArray
@@ -116,25 +116,26 @@ def learn(
     if not one_way and sums is None:
         changes = changes_of(record, products, known)
         ways = RegimeSums.of(record, products, *with_drifts(record, products, changes, known))
-    spans = memory_of(first.moments(), first)
-    others: tuple[Learner, ...] = (Ridge(spans, False), *([Ridge(spans, True)] if len(first.pairs) else []))
+    others = candidates(first)
     bend, counts = _worth(record, products, known, ways, others)
     curved = bend[0] > 0
     found = []
     if progress is not None:
         progress(SEARCHED, "changes and curvature were looked for, and learners compared")
-    for k, draw in enumerate(block_weights(products)):
-        if sums is None and record is not records[k * len(records) // REPLICATES]:
-            record = records[k * len(records) // REPLICATES]
-            products = with_slow(record, block_moments_of(record, first), decays)
-            ways = RegimeSums.of(record, products, ways.changes, ways.drifts)
-        found.append(way_weights(rows, products, draw, SPARSE[k % len(SPARSE)], known, curved, ways))
+    draws = block_weights(products)
+    drawn = [(products, ways)]  # of every record
+    for more in records[1:] if sums is None else []:
+        of = with_slow(more, block_moments_of(more, first), decays)
+        drawn.append((of, RegimeSums.of(more, of, ways.changes, ways.drifts)))
+    for k, draw in enumerate(draws):
+        of, there = drawn[k * len(drawn) // REPLICATES]
+        found.append(way_weights(rows, of, draw, SPARSE[k % len(SPARSE)], known, curved, there))
         if progress is not None:
             progress(SEARCHED + (1 - SEARCHED) * (k + 1) / REPLICATES, f"replicate {k + 1} of {REPLICATES}")
     chosen = np.array([each[0].any(axis=0) for each in found])
-    members = [(JUDGE, one) for one in found[: counts[0]]]
+    members: list[tuple[Learner, Found]] = [(JUDGE, one) for one in found[: counts[0]]]
     for learner, count in zip(others, counts[1:], strict=True):
-        members += [(learner, one) for one in replicates_of(learner, count, rows, first, known, ways)]
+        members += [(learner, one) for one in replicates_of(learner, draws[:count], rows, drawn, known)]
     weights, variance, noise, damping, levels = (
         np.array(each) for each in zip(*[one for _, one in members], strict=True)
     )
@@ -148,22 +149,33 @@ def learn(
     return Learning(networks, ways.changes, Posterior(variance, noise, damping), first, ways.drifts)
 
 
+def candidates(products: BlockMoments) -> tuple[Learner, ...]:
+    """The learners beside the sparse one."""
+    spans = memory_of(products.moments(), products)
+    return (Ridge(spans, False), Ridge(spans, True)) if len(products.pairs) else (Ridge(spans, False),)
+
+
 def replicates_of(
-    learner: Learner, count: int, rows: Rows, products: BlockMoments, known: KnownEdges | None, ways: RegimeSums
-) -> list[Found]:
-    """Replicates of a learner that does not choose: as far apart as the rows leave it open, about what all say."""
-    if not count:
+    learner: Learner, draws: FloatArray, rows: Rows, drawn: Sequence[tuple[BlockMoments, RegimeSums]],
+    known: KnownEdges | None,
+) -> list[Found]:  # fmt: skip
+    """One for each draw (K, B), of a learner that does not choose: as far apart as the rows leave it open."""
+    if not len(draws):
         return []
-    draws = [1.0 + learner.shake * (draw - 1.0) for draw in block_weights(products)[:count]]
-    whole = way_weights(rows, products, np.ones(len(products.blocks)), learner, known, True, ways)
-    each = [way_weights(rows, products, draw, learner, known, True, ways) for draw in draws]
+    each = []
+    for k, draw in enumerate(draws):
+        of, ways = drawn[k * len(drawn) // len(draws)]
+        each.append(way_weights(rows, of, 1.0 + learner.shake * (draw - 1.0), learner, known, True, ways))
     middle = [np.mean([one[at] for one in each], axis=0) for at in (0, 4)]
+    of, ways = drawn[0]
+    whole = way_weights(rows, of, np.ones(len(of.blocks)), learner, known, True, ways)
+    centre = list(whole[::4]) if len(drawn) == 1 else middle
     out = []
     for one in each:
         apart = [(a - b) / learner.shake for a, b in zip(one[::4], middle, strict=True)]
-        for part in PARTS:  # no further from what all rows say than nothing grows
-            weights, levels = (a + part * b for a, b in zip(whole[::4], apart, strict=True))
-            if all(is_steady(way, products) for way in weights):
+        for part in PARTS:  # no further from the middle than nothing grows
+            weights, levels = (a + part * b for a, b in zip(centre, apart, strict=True))
+            if all(is_steady(way, of) for way in weights):
                 break
         out.append((weights, np.zeros_like(whole[1]), whole[2], np.ones_like(whole[3]), levels))
     return out
@@ -190,7 +202,7 @@ def refreshed(network: Network, products: BlockMoments, posterior: Posterior) ->
     slow = sorted({*(each.target for each in products.slow), *np.flatnonzero(apart).tolist()})  # they stay as they are
     used = np.flatnonzero(posterior.variance.any(axis=(0, 2)))
     moments = products.moments_among(np.concatenate([used, n + np.arange(r)]), block_weights(products))
-    enough = np.minimum(products.read, ENOUGH)  # as in ``target_weights``
+    enough = np.minimum(products.read, ENOUGH)  # as in ``unit_weights``
     weights, variances, left = _weights_of(network, products), posterior.variance.copy(), posterior.noise.copy()
     for k, sums in enumerate(moments):
         if not variances[k].any():  # of a learner that does not choose: they stay until features are chosen anew

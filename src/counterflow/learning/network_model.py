@@ -76,6 +76,11 @@ class NetworkModel(Model):
         return Curvature(*self.network.bend, self.network.curved)
 
     @property
+    def learners(self) -> dict[str, float]:
+        names = self.network.learners
+        return {name: names.count(name) / len(names) for name in dict.fromkeys(names)}
+
+    @property
     def rows(self) -> int:
         return max(self.network.rows, 0 if self.stream is None else self.stream.rows)
 

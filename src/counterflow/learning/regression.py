@@ -1,8 +1,7 @@
 """Regressions of a network's numbers on its features, from sums of products, in every way of running.
 
 Each number is regressed on means of all columns over spans of earlier rows, and on products of columns. How its weights
-are found is a learner's own business: a learner is a module with a ``Learner``, and a line in
-``network_learning.MEMBERS``.
+are found is a learner's own business: a learner is a module with a ``Learner``, and a line in ``network_learning``.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ ONE_WAY = RegimeSums()
 class Regression:
     """k numbers of one unit on n features, from sums over ``rows`` rows.
 
-    ``gram`` (n, n), ``cross`` (n, k), ``energy`` (k,): of features, with the numbers, of the numbers. ``open`` (n,): which
-    features may have a weight. ``column``, ``unit`` (n,): sources of the features, by columns and by units; a product
-    is a source of its own, as is what a feature has more of in one way of running. ``own``, ``product``, ``driven``
-    (n,): features that are of the same unit, products, and of inputs, by a factor at least. ``span`` (n,): which rows before they are
-    means of, by the place of the span.
+    ``gram`` (n, n), ``cross`` (n, k), ``energy`` (k,): of features, with the numbers, of the numbers. ``open`` (n,):
+    which features may have a weight. ``column``, ``unit`` (n,): sources of the features, by columns and by units; a
+    product is a source of its own, as is what a feature has more of in one way of running. ``own``, ``product``,
+    ``driven`` (n,): features that are of the same unit, products, and of inputs, by a factor at least. ``span`` (n,):
+    which rows before they are means of, by the place of the span.
     """
 
     gram: FloatArray
@@ -107,22 +106,27 @@ def way_weights(
             about[unit] = [recent] * ways.count
     for unit in range(len(rows.names)):
         mine = np.setdiff1d(np.flatnonzero(rows.owner[:r] == unit), list(slow)).tolist()
+        found: dict[int, SparseWeights] = {}
         if unit not in offered:
-            found = dict(zip(mine, unit_weights(rows, products, moments, count, mine, learner, known, curved)))
+            whole = unit_weights(rows, products, moments, count, mine, learner, known, curved)
+            found = dict(zip(mine, whole, strict=True))
             for i, one in found.items():
                 out[:, one.chosen, i] = one.mean[None]
         else:
-            before = None
+            before, own_weights = None, []
             for way, (sums, weight) in enumerate(offered[unit]):
                 if sums is not before:
-                    each, before = unit_weights(rows, products, sums, weight, mine, learner, known, curved), sums
-                for i, one in zip(mine, each, strict=True):
+                    before, own_weights = sums, unit_weights(
+                        rows, products, sums, weight, mine, learner, known, curved
+                    )
+                for i, one in zip(mine, own_weights, strict=True):
                     more = one.chosen >= n  # differences or slopes
                     times = 1.0 if ways.own(unit) else ways.times[way]
                     same = np.where(more, one.chosen - n, one.chosen)
                     out[way, :, i] = np.bincount(same, np.where(more, times, 1.0) * one.mean, n)
             none = np.empty(0)  # its sums are not kept
-            found = {i: SparseWeights(none.astype(np.intp), none, none, one.noise) for i, one in zip(mine, each)}
+            nothing = np.empty(0, np.intp)
+            found = {i: SparseWeights(nothing, none, none, own_weights[k].noise) for k, i in enumerate(mine)}
         for i in [i for i in slow if rows.owner[i] == unit]:
             found[i] = slow_target(rows, products, slow[i], draw, learner, known, curved)
             out[:, i, i] = slow[i].decay  # of its last row, which stands first
@@ -202,8 +206,8 @@ def left_noise(
 
 
 def _regression(
-    rows: Rows, products: BlockMoments, sums: FloatArray, count: float, targets: list[int], at: list[int], more: int,
-    known: KnownEdges | None, curved: bool,
+    rows: Rows, products: BlockMoments, sums: FloatArray, count: float, targets: Sequence[int], at: Sequence[int],
+    more: int, known: KnownEdges | None, curved: bool,
 ) -> Regression:  # fmt: skip
     """Of targets of a unit, which stand at ``at`` in sums over ``count`` rows, behind ``more`` differences."""
     owner, pairs, unit = rows.owner, products.pairs, int(rows.owner[targets[0]])
@@ -226,8 +230,9 @@ def _regression(
     may = np.concatenate([(open_[owner] & products.moving)[column], bent])[both]
     own = np.concatenate([owner[column] == unit, (one == unit) & (two == unit)])[both]
     by_column, by_unit = sources(column, len(owner)), sources(owner[column], len(rows.names))
-    gram, cross = sums[: len(both), : len(both)], sums[np.ix_(np.arange(len(both)), at)]
+    place = np.array(at, np.intp)
+    gram, cross = sums[: len(both), : len(both)], sums[: len(both), place]
     none = np.zeros(len(pairs), np.intp)
     span = np.concatenate([np.repeat(np.arange(len(products.spans)), len(owner)), none])[both]
     driven = np.concatenate([column >= rows.targets, (pairs >= rows.targets).any(axis=1)])[both]
-    return Regression(gram, cross, sums[at, at], count, may, by_column, by_unit, own, product, span, driven)
+    return Regression(gram, cross, sums[place, place], count, may, by_column, by_unit, own, product, span, driven)

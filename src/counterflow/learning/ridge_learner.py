@@ -58,6 +58,8 @@ def ridge_weights(
     """
     (n, k), groups = cross.shape, int(group.max(initial=-1)) + 1
     floor = np.maximum(LEAST_NOISE * energy / max(rows, 1.0), np.finfo(np.float64).tiny)
+    if not n or rows <= 0:
+        return np.zeros((n, k)), np.ones(n), np.maximum(energy / max(rows, 1.0), floor)
     precision = np.full(n, FREE * rows)
     for step in range(STEPS):
         inner = gram + np.diag(precision)
