@@ -35,6 +35,7 @@ from counterflow.paper.couplings import (
     residuals,
     state_gradients,
 )
+from counterflow.paper.options import TrainingOptions
 from counterflow.privacy import Source, gaussian_release
 from counterflow.privacy.clipping import clipped_rows
 from counterflow.protocol import (
@@ -85,19 +86,13 @@ class GradientNoise:
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """What the server is asked to do. Steps that are None are derived from the data."""
+    """What the server is asked to do. ``offset``: whether units learn phi, which they do not in FedGC."""
 
     units: tuple[str, ...]
     phases: tuple[Phase, ...]
-    tolerance: float = 1e-8
-    loss_tolerance: float | None = None
-    alpha_A: float | None = None
-    alpha_B: float | None = None
+    options: TrainingOptions = field(default_factory=TrainingOptions)
     offset: bool = True
-    refined_gradient: bool = True
-    refined_target: bool = False
     seed: int = 0
-    initial_scale: float = 0.0
     noise: GradientNoise | None = None
 
 
@@ -139,9 +134,9 @@ class TrainingServer:
         return tuple(name for name in self.units if name not in there)
 
     def begin(self) -> tuple[TrainingServer, Replies]:
-        config, phase = self.config, self.config.phases[0]
+        config, chosen, phase = self.config, self.config.options, self.config.phases[0]
         return self, tuple(
-            Plan(name, config.offset, config.refined_gradient, phase.conjugate, float(penalty), config.refined_target)
+            Plan(name, config.offset, chosen.refined_gradient, phase.conjugate, float(penalty), chosen.refined_target)
             for name, penalty in zip(config.units, phase.penalty, strict=True)
         )
 
@@ -185,10 +180,10 @@ def _with_evidence(state: TrainingServer, told: Mapping[str, Any]) -> TrainingSe
     A_cross, B_cross = np.zeros_like(evidence.A_local), np.zeros_like(evidence.B_local)
     owned = list(zip(evidence.names, evidence.state_slices, evidence.input_slices, strict=True))
     for (effect, rows, _), (cause, states, inputs) in product(owned, owned):
-        if effect != cause and config.initial_scale > 0:
+        if effect != cause and config.options.scale > 0:
             draw = stream(config.seed, "couplings", effect, cause)
             for matrix, columns in ((A_cross, states), (B_cross, inputs)):
-                matrix[rows, columns] = config.initial_scale * draw.standard_normal(matrix[rows, columns].shape)
+                matrix[rows, columns] = config.options.scale * draw.standard_normal(matrix[rows, columns].shape)
     return replace(state, evidence=evidence, A_cross=A_cross, B_cross=B_cross)
 
 
@@ -215,7 +210,7 @@ def _receive(state: TrainingServer, message: AugmentedStates | PerturbedStates) 
             f"server: unit {unit!r} must send {what} of shape {' and '.join(map(str, known))}, got "
             f"{' and '.join(map(str, sent))}"
         )
-    if not noised and state.config.refined_target != bool(message.refined.size):
+    if not noised and state.config.options.refined_target != bool(message.refined.size):
         raise ProtocolError(f"server: 'refined' states of unit {unit!r} do not go with the plan")
     return replace(state, inbox=MappingProxyType({**state.inbox, unit: message}))
 
@@ -231,7 +226,8 @@ def _side_by_side(state: TrainingServer, evidence: Evidence) -> tuple[FloatArray
         return predicted, (augmented - evidence.refined) @ evidence.A_local.T, evidence.ones @ rest / evidence.steps
     offset = np.concatenate([message.offset for message in sent])
     moved = predicted - evidence.base - np.outer(evidence.ones, offset)
-    return np.hstack([message.refined for message in sent]) if state.config.refined_target else predicted, moved, offset
+    target = np.hstack([m.refined for m in sent]) if state.config.options.refined_target else predicted
+    return target, moved, offset
 
 
 def _compute_round(state: TrainingServer) -> tuple[TrainingServer, Replies]:
@@ -261,7 +257,7 @@ def _compute_round(state: TrainingServer) -> tuple[TrainingServer, Replies]:
     replies: list[Message] = []
     for name, penalty, own in zip(config.units, phase.penalty, evidence.state_slices, strict=True):
         if name not in state.settled:
-            refined = d_refined[:, own] if config.refined_gradient else np.zeros((0, own.stop - own.start))
+            refined = d_refined[:, own] if config.options.refined_gradient else np.zeros((0, own.stop - own.start))
             replies.append(StateGradients(
                 name, state.round, last, phase.conjugate, float(penalty), phase.method == "lagrangian",
                 np.ascontiguousarray(d_predicted[:, own]), np.ascontiguousarray(refined),
@@ -278,13 +274,13 @@ def _recorded(
     gradients: tuple[FloatArray, ...],
 ) -> TrainingServer:  # fmt: skip
     """State with this round's losses."""
-    config, phase = state.config, state.config.phases[state.phase]
+    chosen, phase = state.config.options, state.config.phases[state.phase]
     half = 0.5 * evidence.per_state(phase.penalty) * found.entanglement
     loss = found.residual_loss + float(np.vdot(dual - half, found.entanglement)) / evidence.steps
     if not np.isfinite(loss):
         raise OptionError(
             f"training diverged in round {state.round}: the server loss is {loss}. If step sizes were given "
-            f"(alpha_A={config.alpha_A}, alpha_B={config.alpha_B}, or at the units), leave them out to use derived "
+            f"(alpha_A={chosen.alpha_A}, alpha_B={chosen.alpha_B}, or at the units), leave them out to use derived "
             "ones; else put the measurements on a common scale"
         )
     gap = offset - state.B_cross @ (evidence.ones @ evidence.u / evidence.steps)
@@ -302,7 +298,7 @@ def _recorded(
 
 def _converged(state: TrainingServer) -> bool:
     record = state.record
-    return record is not None and state.phase_round > 1 and record.gradient <= state.config.tolerance
+    return record is not None and state.phase_round > 1 and record.gradient <= state.config.options.tol
 
 
 def _is_last(state: TrainingServer) -> bool:
@@ -312,7 +308,7 @@ def _is_last(state: TrainingServer) -> bool:
     last_phase = state.phase == len(config.phases) - 1
     if config.noise is not None:
         return last_phase and state.phase_round + 1 >= phase.rounds
-    small = config.loss_tolerance is not None and record.server_loss <= config.loss_tolerance
+    small = config.options.loss_tol is not None and record.server_loss <= config.options.loss_tol
     done = state.phase_round + 1 >= phase.rounds or (not phase.conjugate and _converged(state))
     return small or (last_phase and done)
 
@@ -330,9 +326,9 @@ def _perturb(
         # the multipliers are zero in the first round of a phase, and then grow by w D a round
         held = np.zeros_like(d) if state.multiplier_bound is None else state.multiplier_bound + dual
         state, dual = replace(state, multiplier_bound=held), dual + held
-    both = (d_predicted, d_refined) if config.refined_gradient else (d_predicted,)
+    both = (d_predicted, d_refined) if config.options.refined_gradient else (d_predicted,)
     for m, (message, own) in enumerate(zip(sent, evidence.state_slices, strict=True)):
-        wide = 2 * r[m], dual[m] * float(np.linalg.norm(message.A, 2)) if config.refined_gradient else 0.0
+        wide = 2 * r[m], dual[m] * float(np.linalg.norm(message.A, 2)) if config.options.refined_gradient else 0.0
         clip = max(float(np.hypot(*wide)) / evidence.steps, sensitivity[m])
         rows, _ = clipped_rows(np.hstack([each[:, own] for each in both]), clip)
         sigma = float(sensitivity[m] * noise.multiplier)
@@ -349,7 +345,7 @@ def _descend(
     """Â <- Â - alpha_A dL/dÂ, B̂ likewise; in the augmented Lagrangian the penalty is taken implicitly (IMEX)."""
     config, implicit = state.config, phase.method == "lagrangian"
     derived = evidence.step_sizes(np.zeros_like(phase.penalty) if implicit else phase.penalty)
-    given = zip(derived, (config.alpha_A, config.alpha_B), strict=True)
+    given = zip(derived, (config.options.alpha_A, config.options.alpha_B), strict=True)
     alpha_A, alpha_B = (own if step is None else np.full_like(own, step) for own, step in given)
     change = -evidence.per_state(alpha_A)[:, None] * d_A
     if implicit:

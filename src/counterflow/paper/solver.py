@@ -216,9 +216,8 @@ class White(Solver):
 
         gradient(E) = 2 CᵀC E G + E K - N            G = E[x xᵀ]: the identity, but for channels that never move
 
-    One round shows K on P_m vectors at once, the rows of the probe, each of which may stand in any row of E. D_m + 1
-    vectors span everything, so (D_m + 1) / P_m rounds and one to verify always suffice; fewer do, because the other
-    units explain few directions of y. If A cannot be inverted a round shows the probe alone.
+    One round shows K on P_m vectors at once, the rows of the probe. D_m + 1 vectors span everything, so (D_m + 1) / P_m
+    rounds and one to verify suffice if A can be inverted; fewer do: the other units explain few directions of y.
     """
 
     EXTRAS, JUDGED = 2, 2
@@ -226,8 +225,10 @@ class White(Solver):
     def __init__(self, model: AugmentedModel, penalty: float, offset: bool) -> None:
         super().__init__(model, penalty, offset)
         A, C = model.model.A, model.model.C
-        self.inverse = np.linalg.pinv(A, rcond=RANK_TOLERANCE)
-        self.regular = np.linalg.cond(A) < 1 / RANK_TOLERANCE
+        u, size, vt = np.linalg.svd(A)
+        rank = int((size > RANK_TOLERANCE * max(size[0], np.finfo(float).tiny)).sum())
+        self.range = u[:, :rank]  # of A: orthonormal columns
+        self.inverse = (vt[:rank].T / size[:rank]) @ self.range.T
         self.curvature = 2 * C.T @ C
         right, mean, moving, stretch = _whitened_channels(model, offset)
         if penalty == 0:  # a direction that only the penalty sees is no direction then
@@ -253,7 +254,7 @@ class White(Solver):
     def movable(self, gradient: FloatArray) -> FloatArray:
         """Without theta's part outside the range of A."""
         Z, shift = np.split(gradient, [len(self.right)], axis=1)
-        return gradient if self.regular else np.hstack([self.model.model.A @ (self.inverse @ Z), shift])
+        return np.hstack([self.range @ (self.range.T @ Z), shift])
 
     def size(self, gradient: FloatArray) -> float:
         return float(np.linalg.norm(gradient))
@@ -266,10 +267,11 @@ class White(Solver):
         return direction
 
     def told(self, probe: FloatArray, seen: FloatArray) -> Iterable[Pair]:
-        if not self.regular:
-            return [(probe, seen)]
-        units = np.eye(len(probe))
-        return [(np.outer(e, x), np.outer(e, y)[None]) for x, y in zip(probe, seen[0], strict=True) for e in units]
+        """Each row of the probe, in every direction that theta reaches; the probe itself, in those of phi alone."""
+        for x, y in zip(probe, seen[0], strict=True):
+            for reached in self.range.T:
+                yield np.outer(reached, x), np.outer(reached, y)[None]
+        yield probe, seen
 
     def own(self, direction: FloatArray) -> FloatArray:
         return self.movable(self.curvature @ direction * self.moving)

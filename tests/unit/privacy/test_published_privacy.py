@@ -19,6 +19,7 @@ from counterflow.paper import server as server_published
 from counterflow.paper import unit as published
 from counterflow.paper.augmented import AugmentedModel, ClientData
 from counterflow.paper.contraction import estimator_responses
+from counterflow.paper.options import TrainingOptions
 from counterflow.paper.server import GradientNoise, Phase, ServerConfig, TrainingServer
 from counterflow.paper.unit import MessageNoise, TrainingUnit
 from counterflow.plant.excitation import autoregressive
@@ -154,7 +155,8 @@ def test_the_gradients_clip_leaves_room_for_the_multipliers():
     plant = plant_of_three()
     recording = plant.simulate(50, rng=3)
     phase = Phase("lagrangian", 8, (3.0,) * 3)
-    config = ServerConfig(plant.names, (phase,), initial_scale=0.1, noise=GradientNoise(0.0, Source(1)))
+    options, noise = TrainingOptions(initial_scale=0.1), GradientNoise(0.0, Source(1))
+    config = ServerConfig(plant.names, (phase,), options, noise=noise)
     done, _, _ = engine.run(TrainingServer(config), noiseless_clients(plant, recording))
     for own, bound in zip(done.evidence.state_slices, done.multiplier_bound, strict=True):
         assert 0 < np.linalg.norm(done.multipliers[:, own], axis=1).max() <= bound
