@@ -94,8 +94,8 @@ class Solver(ABC):
         """The directions that a reply to a probe tells about, with their images."""
 
     @abstractmethod
-    def own(self, direction: FloatArray) -> FloatArray:
-        """What the unit's own share of the Hessian makes of a direction."""
+    def own(self, span: FloatArray) -> FloatArray:
+        """What the unit's own share of the Hessian makes of directions."""
 
     @abstractmethod
     def direction(self, residual: FloatArray, first: float) -> FloatArray:
@@ -145,7 +145,7 @@ class Solver(ABC):
     def _solved(self, search: Search) -> tuple[Search, FloatArray]:
         """At the least point of the span; and minus the gradient there, as far as it is known."""
         span, server = search.span, search.image.sum(axis=1)
-        own = np.array([self.own(each) for each in span]).reshape(span.shape)
+        own = self.own(span)
         system = _positive(_products(span, server)) + _products(span, own)
         vectors, values = _spectrum(system, len(span))
         coefficients = vectors @ ((vectors.T @ np.tensordot(span, -search.gradient, 2)) / values)
@@ -273,8 +273,8 @@ class White(Solver):
                 yield np.outer(reached, x), np.outer(reached, y)[None]
         yield probe, seen
 
-    def own(self, direction: FloatArray) -> FloatArray:
-        return self.movable(self.curvature @ direction * self.moving)
+    def own(self, span: FloatArray) -> FloatArray:
+        return np.asarray(self.curvature @ span * self.moving)
 
     def direction(self, residual: FloatArray, first: float) -> FloatArray:
         """Its rows each at least a fair part of the first residual: K treats rows alike, so each may be scaled.
@@ -376,10 +376,10 @@ class Refined(Solver):
                 turned = turned @ A
                 yield turned @ probe, np.stack([turned @ ahead, A.T @ turned @ entangled])
 
-    def own(self, direction: FloatArray) -> FloatArray:
+    def own(self, span: FloatArray) -> FloatArray:
         """Phi follows, so that the mean of y[t-1] has no part in it."""
         CA, gram = self.model.model.C @ self.model.model.A, self.model.centred_gram if self.offset else self.model.gram
-        return np.asarray(2 * CA.T @ (CA @ direction @ gram))
+        return np.asarray(2 * CA.T @ (CA @ span @ gram))
 
     def direction(self, residual: FloatArray, first: float) -> FloatArray:
         # as large as the first step, or what the reply tells of it would drown in rounding
