@@ -157,13 +157,6 @@ class AugmentedModel:
 # ---- fewer rows with the same inner products: in one process a round need not cost more when T grows
 
 
-def compressed_rows(data: Mapping[str, ClientData], refined_target: bool = False) -> int:
-    """How many rows ``compress`` leaves."""
-    shared = 1 + sum(d.refined.shape[1] + d.inputs.shape[1] for d in data.values())
-    own = [2 * d.measured.shape[1] + (1 + refined_target) * d.predicted.shape[1] for d in data.values()]
-    return int(shared + max(own))
-
-
 def compress(data: Mapping[str, ClientData], refined_target: bool = False) -> dict[str, ClientData]:
     """The same data in fewer rows; every inner product of columns of one unit with its own or shared ones is kept.
 

@@ -14,7 +14,7 @@ from counterflow.exchange.outcome import Learned, Status
 from counterflow.exchange.part import UnitPart, given_part
 from counterflow.exchange.privacy import PrivacyReport, Spending
 from counterflow.exchange.task import Task, UnitData
-from counterflow.paper.augmented import AugmentedModel, ClientData, compress, compressed_rows
+from counterflow.paper.augmented import AugmentedModel, ClientData, compress
 from counterflow.paper.contraction import estimator_responses, signal_bound
 from counterflow.paper.options import TrainingOptions
 from counterflow.paper.server import GradientNoise, Phase, ServerConfig, TrainingServer
@@ -104,12 +104,11 @@ class PublishedMethod(Method):
             raise OptionError("fit: 'watch' and 'over_the_wire' show the real messages: pass compress=False with them")
         parts = {name: _whole_part(task, own[name]) for name in task.units}
         data = {name: ClientData.from_rows(*part.estimates(own[name].y, own[name].u)) for name, part in parts.items()}
-        first = data[task.units[0]]
-        refined = chosen.refined_target
-        if chosen.compress is None and 2 * compressed_rows(data, refined) >= first.steps:
+        steps, fewer = data[task.units[0]].steps, compress(data, chosen.refined_target)
+        ones = fewer[task.units[0]].ones
+        if chosen.compress is None and 2 * len(ones) >= steps:
             return None
-        fewer = compress(data, refined)
-        server = TrainingServer(config_of(task), ones=fewer[task.units[0]].ones, steps=first.steps)
+        server = TrainingServer(config_of(task), ones=ones, steps=steps)
         return server, {name: client_state(task, parts[name], fewer[name]) for name in task.units}
 
     def learned(self, task: Task, state: TrainingServer) -> Learned:
