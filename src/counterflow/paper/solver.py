@@ -210,11 +210,11 @@ def _scaled_spectrum(gram: FloatArray, size: FloatArray) -> tuple[FloatArray, Fl
 class White(Solver):
     """With the paper's target h_a; X is E (P, d+1), and without an offset its last column is absent.
 
-    The change of h_a is E x[t], where x holds the unit's own y[t-1], whitened, and the constant 1; theta reaches the
-    range of A, and phi all of it. The server treats every state alike, so its share of the Hessian acts on the rows of
-    E by one and the same symmetric matrix K::
+    The change of h_a is W E x[t], where x holds the unit's own y[t-1], whitened, and the constant 1, and W (P, P) is
+    orthonormal: first directions that A reaches, then the others, which only phi can move. The server treats every
+    state alike, so its share of the Hessian acts on the rows of E by one and the same symmetric matrix K::
 
-        gradient(E) = 2 CᵀC E G + E K - N            G = E[x xᵀ]: the identity, but for channels that never move
+        gradient(E) = 2 WᵀCᵀC W E G + E K - N        G = E[x xᵀ]: the identity, but for channels that never move
 
     One round shows K on P_m vectors at once, the rows of the probe. D_m + 1 vectors span everything, so (D_m + 1) / P_m
     rounds and one to verify suffice if A can be inverted; fewer do: the other units explain few directions of y.
@@ -226,10 +226,11 @@ class White(Solver):
         super().__init__(model, penalty, offset)
         A, C = model.model.A, model.model.C
         u, size, vt = np.linalg.svd(A)
-        rank = int((size > RANK_TOLERANCE * max(size[0], np.finfo(float).tiny)).sum())
-        self.range = u[:, :rank]  # of A: orthonormal columns
-        self.inverse = (vt[:rank].T / size[:rank]) @ self.range.T
-        self.curvature = 2 * C.T @ C
+        self.rank = rank = int((size > RANK_TOLERANCE * max(size[0], np.finfo(float).tiny)).sum())
+        turn = np.linalg.eigh(u[:, :rank].T @ C.T @ C @ u[:, :rank])[1]
+        self.rows = np.hstack([u[:, :rank] @ turn, u[:, rank:]])  # W
+        self.left = (vt[:rank].T / size[:rank]) @ turn  # (P, r) with A left = W[:, :r]
+        self.curvature = 2 * self.rows.T @ C.T @ C @ self.rows
         right, mean, moving, stretch = _whitened_channels(model, offset)
         if penalty == 0:  # a direction that only the penalty sees is no direction then
             right, mean, stretch, moving = right[moving], mean[moving], stretch[moving], moving[moving]
@@ -240,21 +241,25 @@ class White(Solver):
 
     def parameters(self, search: Search) -> Pair:
         Z, shift = np.split(search.sent, [len(self.right)], axis=1)
-        theta = search.theta_0 + self.inverse @ Z @ self.right
-        return theta, search.phi_0 + (shift[:, 0] - Z @ self.right_mean if self.offset else 0.0)
+        theta = search.theta_0 + self.left @ Z[: self.rank] @ self.right
+        if not self.offset:
+            return theta, search.phi_0
+        return theta, search.phi_0 + self.rows @ (shift[:, 0] - Z @ self.right_mean)
 
     def _to_gradient(self, gradient: Pair) -> FloatArray:
         """Gradient in E from those in theta and phi: the transpose of ``parameters``."""
         d_theta, d_phi = gradient
-        inner = self.inverse.T @ d_theta @ self.right.T
+        turned = self.rows.T @ d_phi
+        inner = np.zeros((len(turned), len(self.right)))
+        inner[: self.rank] = self.left.T @ d_theta @ self.right.T
         if not self.offset:
-            return np.asarray(inner)
-        return self.movable(np.column_stack([inner - np.outer(d_phi, self.right_mean), d_phi]))
+            return inner
+        return self.movable(np.column_stack([inner - np.outer(turned, self.right_mean), turned]))
 
     def movable(self, gradient: FloatArray) -> FloatArray:
-        """Without theta's part outside the range of A."""
-        Z, shift = np.split(gradient, [len(self.right)], axis=1)
-        return np.hstack([self.range @ (self.range.T @ Z), shift])
+        out = gradient.copy()
+        out[self.rank :, : len(self.right)] = 0.0
+        return out
 
     def size(self, gradient: FloatArray) -> float:
         return float(np.linalg.norm(gradient))
@@ -267,11 +272,11 @@ class White(Solver):
         return direction
 
     def told(self, probe: FloatArray, seen: FloatArray) -> Iterable[Pair]:
-        """Each row of the probe, in every direction that theta reaches; the probe itself, in those of phi alone."""
-        for x, y in zip(probe, seen[0], strict=True):
-            for reached in self.range.T:
-                yield np.outer(reached, x), np.outer(reached, y)[None]
-        yield probe, seen
+        """Each row of the probe, in the place of every row that the same parameters reach."""
+        places = np.eye(len(probe))
+        for group in (slice(self.rank), slice(self.rank, None)):
+            for x, y in zip(probe[group], seen[0, group], strict=True):
+                yield from ((np.outer(place, x), np.outer(place, y)[None]) for place in places[group])
 
     def own(self, span: FloatArray) -> FloatArray:
         return np.asarray(self.curvature @ span * self.moving)
@@ -284,8 +289,7 @@ class White(Solver):
         rows = np.sqrt(np.square(residual).sum(axis=1, keepdims=True))
         heard = rows > FAINT * self.size(residual)
         scale = np.where(heard, np.maximum(1.0, LOUD * first / np.where(heard, rows, 1.0)), 0.0)
-        curvature = np.diag(self.curvature)[:, None] * self.moving + self.guess
-        return self.movable(np.asarray(scale * residual / curvature))
+        return np.asarray(scale * residual / (np.diag(self.curvature)[:, None] * self.moving + self.guess))
 
 
 def _whitened_channels(

@@ -32,15 +32,15 @@ def test_conjugate_arrives_in_a_dozen_rounds(units, target, xi):
 @pytest.mark.parametrize("target", ["predicted", "refined"])
 @pytest.mark.parametrize(
     ("states", "outputs", "regular"),
-    [(1, 3, True), (4, 2, True), (4, 1, True), (3, 2, True), (3, 3, False)],
-    ids=["one state", "tall", "very tall", "less tall", "singular"],
+    [(1, 3, True), (4, 2, True), (4, 1, True), (3, 2, True), (3, 3, False), (2, 8, False)],
+    ids=["one state", "tall", "very tall", "less tall", "singular", "singular and wide"],
 )
 def test_conjugate_copes_with_odd_sizes(states, outputs, regular, target):
     """More states than outputs, one state, and an A_mm that cannot be inverted: one direction a round is enough."""
     plant = cf.random_plant(units=3, states=states, outputs=outputs, rng=4)
     if not regular:
         A = plant.A.copy()
-        A[plant.state_slice("unit1"), plant.state_slice("unit1")] = np.diag([0.5, 0.0, 0.0])
+        A[plant.state_slice("unit1"), plant.state_slice("unit1")] = np.diag([0.5, 0.0, 0.0][:states])
         plant = plant.replace(A=A)
     recording = plant.simulate(800, rng=5)
     for xi in (0.0, 10.0, 1e6):
