@@ -15,6 +15,7 @@ from counterflow.exchange.estimators import KalmanEstimator
 from counterflow.exchange.part import UnitPart
 from counterflow.fits import engine
 from counterflow.paper.augmented import AugmentedModel, ClientData, compress
+from counterflow.paper.options import TrainingOptions
 from counterflow.paper.server import Phase, ServerConfig, TrainingServer
 from counterflow.paper.unit import TrainingUnit
 
@@ -23,7 +24,7 @@ def seconds_per_round(data, parts, steps: int, rounds: int, compressed: bool) ->
     """Median over repeats of a gradient run's time, per round, without the preparation of the data."""
     names = tuple(parts)
     phase = Phase("penalty", rounds, (10.0,) * len(names))
-    config = ServerConfig(names, (phase,), tolerance=0.0)
+    config = ServerConfig(names, (phase,), TrainingOptions(tol=0.0))
     times = []
     for _ in range(3):
         ones = data[names[0]].ones if compressed else None

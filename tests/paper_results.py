@@ -239,8 +239,7 @@ def robust(ideal: float, worst: float, fault: str, ratio: float = 0.8, faulted: 
     for task in faults.Robustness.tasks(Request(quick=True)):
         faulty = task["fault"] == fault and task["level"] != faults.FAULTS[fault][2]
         values: dict[str, Any] = dict.fromkeys(faults.METHODS, worst if faulty else ideal)
-        if "weights" in task.settings:
-            values = {"prediction": np.array([ratio, faulted if faulty else ratio])}
+        values["prediction"] = np.array([ratio, faulted if faulty else ratio])
         outcomes.append(Outcome(task, values, 0.1))
     return outcomes
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from tolerances import ITERATES
 
 import counterflow as cf
+from counterflow.randomness import stream
 
 
 @dataclass
@@ -36,10 +38,16 @@ class Steps:
     alpha_B: float
 
 
-def run(units, A_hat, B_hat, xi, steps, rounds, *, rho=None, refined_gradient=True, refined_target=False):
+def plain(what, k, m, rows):
+    """Nothing is added to what unit m and the server tell one another in round k."""
+    return rows
+
+
+def run(units, A_hat, B_hat, xi, steps, rounds, *, rho=None, refined_gradient=True, refined_target=False, noise=plain):
     """Train in place; A_hat[m][n], B_hat[m][n] for n != m. ``rho`` given: augmented Lagrangian, else penalty method.
 
-    ``refined_target``: the server explains ĥ_a[t], which is no part of the listing.
+    ``refined_target``: the server explains ĥ_a[t], which is no part of the listing. ``noise``: of the appendix, on rows
+    [ĥ_c[t-1]; ĥ_a[t-1]; h_a[t]; u[t-1]] of a message and on rows of the gradients that answer it.
 
     Returns the history: one dict a round.
     """
@@ -50,8 +58,8 @@ def run(units, A_hat, B_hat, xi, steps, rounds, *, rho=None, refined_gradient=Tr
     history = []
     for k in range(rounds):
         # each client, lines 8-14
-        h_a, refined_a, own_loss = [], [], []
-        for m in units:
+        h_a, refined_a, own_loss, seen = [], [], [], []
+        for number, m in enumerate(units):
             refined = [m.refined[t] + m.theta @ m.y[t] for t in range(T + 1)]
             predicted, loss = [None], 0.0
             for t in range(1, T + 1):
@@ -61,6 +69,9 @@ def run(units, A_hat, B_hat, xi, steps, rounds, *, rho=None, refined_gradient=Tr
             h_a.append(predicted)
             refined_a.append(refined)
             own_loss.append(loss)
+            sent = [[*m.refined[t - 1], *refined[t - 1], *predicted[t], *m.u[t - 1]] for t in range(1, T + 1)]
+            told = noise("published message", k, number, np.array(sent))
+            seen.append(np.split(told, np.cumsum([len(m.A)] * 3), axis=1))  # row t - 1 of each
         # the server, lines 21-33
         loss = disentanglement = 0.0
         d_A = [[np.zeros_like(A_hat[m][n]) if n != m else None for n in range(M)] for m in range(M)]
@@ -69,14 +80,15 @@ def run(units, A_hat, B_hat, xi, steps, rounds, *, rho=None, refined_gradient=Tr
         d_refined = [[None] * (T + 1) for _ in units]
         for t in range(1, T + 1):
             for m, unit in enumerate(units):
-                h_s = unit.A @ unit.refined[t - 1] + unit.B @ unit.u[t - 1]
+                refined, augmented, predicted, u = (rows[t - 1] for rows in seen[m])
+                h_s = unit.A @ refined + unit.B @ u
                 crossed = np.zeros(unit.A.shape[0])
-                for n, other in enumerate(units):
+                for n in range(M):
                     if n != m:
-                        crossed = crossed + A_hat[m][n] @ other.refined[t - 1]
-                        h_s = h_s + A_hat[m][n] @ other.refined[t - 1] + B_hat[m][n] @ other.u[t - 1]
-                r = (refined_a[m][t] if refined_target else h_a[m][t]) - h_s
-                D = unit.A @ (refined_a[m][t - 1] - unit.refined[t - 1]) - crossed
+                        crossed = crossed + A_hat[m][n] @ seen[n][0][t - 1]
+                        h_s = h_s + A_hat[m][n] @ seen[n][0][t - 1] + B_hat[m][n] @ seen[n][3][t - 1]
+                r = (refined_a[m][t] if refined_target else predicted) - h_s
+                D = unit.A @ (augmented - refined) - crossed
                 if lagrangian:
                     if k > 0:
                         lam[m][t] = lam[m][t] + rho * D
@@ -88,10 +100,16 @@ def run(units, A_hat, B_hat, xi, steps, rounds, *, rho=None, refined_gradient=Tr
                 disentanglement += D @ D / T
                 d_h[m][t] = 2 / T * r
                 d_refined[m][t - 1] = unit.A.T @ dual / T
-                for n, other in enumerate(units):
+                for n in range(M):
                     if n != m:
-                        d_A[m][n] -= np.outer(2 * r + dual, other.refined[t - 1]) / T
-                        d_B[m][n] -= 2 / T * np.outer(r, other.u[t - 1])
+                        d_A[m][n] -= np.outer(2 * r + dual, seen[n][0][t - 1]) / T
+                        d_B[m][n] -= 2 / T * np.outer(r, seen[n][3][t - 1])
+        for m, unit in enumerate(units):
+            both = [d_h[m][1:], d_refined[m][:-1]][: 1 + refined_gradient]
+            told = noise("published gradient", k, m, np.hstack(both))
+            d_h[m][1:] = told[:, : len(unit.A)]
+            if refined_gradient:
+                d_refined[m][:-1] = told[:, len(unit.A) :]
         history.append({"server_loss": loss, "disentanglement": disentanglement, "client_loss": own_loss})
         for m in range(M):
             others = [n for n in range(M) if n != m]
@@ -133,6 +151,41 @@ def run(units, A_hat, B_hat, xi, steps, rounds, *, rho=None, refined_gradient=Tr
             unit.theta = unit.theta + change
             unit.phi = unit.phi - steps.gamma_1 * own_phi - steps.gamma_2 * server_phi
     return history
+
+
+def start(plant: cf.Plant, data, seed: int, scale: float):
+    """Units, Â and B̂ with the very initial values that ``fit`` draws; ``data``: (y, u) of each unit."""
+    units, A_hat, B_hat = [], {}, {}
+    for m, name in enumerate(plant.names):
+        model, (y, u) = plant.local(name), data[name]
+        refined = cf.KalmanEstimator(model).estimate(y, u).refined
+        draw = stream(seed, "augmented", name)
+        theta = scale * draw.standard_normal((model.states, model.n_outputs))
+        units.append(Unit(model.A, model.B, model.C, y, u, refined, theta, scale * draw.standard_normal(model.states)))
+        A_hat[m], B_hat[m] = {}, {}
+        for n, cause in enumerate(plant.names):
+            if n != m:
+                draw = stream(seed, "couplings", name, cause)
+                A_hat[m][n] = scale * draw.standard_normal(plant.block("A", name, cause).shape)
+                B_hat[m][n] = scale * draw.standard_normal(plant.block("B", name, cause).shape)
+    return units, A_hat, B_hat
+
+
+def arrives(found: cf.Fit, units, A_hat, B_hat) -> None:
+    """Whether a fit has come to the same parameters."""
+    for m, name in enumerate(found.names):
+        close(found.parts[name].theta, units[m].theta)
+        close(found.parts[name].phi, units[m].phi)
+        for n, cause in enumerate(found.names):
+            if n != m:
+                close(found.plant.block("A", name, cause), A_hat[m][n])
+                close(found.plant.block("B", name, cause), B_hat[m][n])
+
+
+def close(found, wanted) -> None:
+    wanted = np.asarray(wanted)
+    if wanted.size:
+        assert np.abs(found - wanted).max() <= ITERATES * np.abs(wanted).max()
 
 
 # ---- what it is compared on

@@ -39,21 +39,21 @@ class Contraction:
     ``contraction`` L and ``decay`` β: a change of y[s] moves h_a[t] by at most L β^(t-s) times its length. ``message``
     κ: the lengths by which it moves ĥ_c, ĥ_a and h_a of one row of the message, added up. ``trajectory``: the length
     by which it moves all rows together, which the published analysis leaves out (a lower bound by less than 1 %).
-    ``reach``: largest length of ĥ_c, ĥ_a and h_a per unit of R, without phi; ``offset``: length of phi.
+    ``reach`` (3,): largest length of ĥ_c, ĥ_a and h_a per unit of R, without phi; ``offset``: length of phi.
     """
 
     contraction: float
     decay: float
     message: float
     trajectory: float
-    reach: tuple[float, float, float]
+    reach: FloatArray
     offset: float
     has_inputs: bool
 
     def row_bound(self, R: float) -> float:
         """The length that no row of the message exceeds if no signal is longer than R, and at least its sensitivity."""
-        refined, augmented, predicted = self.reach
-        parts = (refined * R, augmented * R, predicted * R + self.offset, R if self.has_inputs else 0.0)
+        refined, augmented, predicted = self.reach * R
+        parts = (refined, augmented, predicted + self.offset, R if self.has_inputs else 0.0)
         return max(math.hypot(*parts), self.message * R)
 
 
@@ -62,8 +62,8 @@ class Responses:
     """Answers of a unit's estimator to one measurement: all that does not depend on theta, computed once.
 
     ``gains`` (n, P, D): K of the rows that are followed; the rest is over lags j >= 1: ``message`` the largest
-    2|X_j| + |A X_j|, ``contraction`` the largest |A X_j| / β^(j+1), ``sums`` of |X_j| and |A X_j|, ``energy``
-    (n, D, D) the sums of 2 X_jᵀX_j + (A X_j)ᵀA X_j; ``inputs``: the sums for inputs, over all lags.
+    2|X_j| + |A X_j|, ``contraction`` the largest |A X_j| / β^(j+1), ``energy`` (n, D, D) the sums of
+    2 X_jᵀX_j + (A X_j)ᵀA X_j, ``later`` (3,) what they add to the reach, with what inputs add at all lags.
     """
 
     A: FloatArray
@@ -71,27 +71,22 @@ class Responses:
     decay: float
     message: float
     contraction: float
-    sums: tuple[float, float]
-    inputs: tuple[float, float]
     energy: FloatArray
+    later: FloatArray
     has_inputs: bool
 
     def constants(self, theta: FloatArray, phi: FloatArray) -> Contraction:
         """The constants at the parameters of a round."""
         moved = self.gains + theta
-        ahead = self.A @ moved
-        refined, augmented, predicted = _lengths(self.gains), _lengths(moved), _lengths(ahead)
-        first = _squares(self.gains) + _squares(moved) + _squares(ahead)
+        at_once = (self.gains, moved, self.A @ moved)  # what y[s] does to ĥ_c[s], ĥ_a[s] and h_a[s+1]
+        lengths = np.array([_lengths(each) for each in at_once])
+        energy = self.energy + sum(_squares(each) for each in at_once)
         return Contraction(
-            contraction=max(float(predicted.max()) / self.decay, self.contraction),
+            contraction=max(float(lengths[2].max()) / self.decay, self.contraction),
             decay=self.decay,
-            message=max(float((refined + augmented + predicted).max()), self.message),
-            trajectory=float(np.sqrt(_lengths(first + self.energy).max())),
-            reach=(
-                float(refined.max()) + self.sums[0] + self.inputs[0],
-                float(augmented.max()) + self.sums[0] + self.inputs[0],
-                float(predicted.max()) + self.sums[1] + self.inputs[1],
-            ),
+            message=max(float(lengths.sum(axis=0).max()), self.message),
+            trajectory=float(np.sqrt(_lengths(energy).max())),
+            reach=lengths.max(axis=1) + self.later,
             offset=float(np.linalg.norm(phi)),
             has_inputs=self.has_inputs,
         )
@@ -120,48 +115,34 @@ def estimator_responses(unit: str, estimator: Estimator, model: LocalModel, rows
     # columns beyond those that the gain distinguishes would only make singular values slower to compute
     reach = compress(own.C, own.R).reach
     turn = np.linalg.qr(reach.T)[0] if reach.size else np.zeros((own.n_outputs, 0))
-    drive = np.broadcast_to(own.B, (len(starts), *own.B.shape))
-    X = np.concatenate([gains[starts] @ turn, (eye - gains[starts] @ own.C) @ drive], axis=2)
-    width = turn.shape[1]
-    norm_A = float(np.linalg.norm(model.A, 2))
-    message = contraction = 0.0
-    sums = np.zeros(2)
-    refined, ahead = _lengths(X[..., width:]), _lengths(model.A @ X[..., width:])
-    inputs = np.array([refined.max(), float(np.linalg.norm(model.B, 2)) if model.n_inputs else 0.0])
-    inputs[1] += ahead.max()
-    energy = np.zeros((len(starts), width, width))
+    width, norm_A = turn.shape[1], float(np.linalg.norm(model.A, 2))
+    norm_B = float(np.linalg.norm(model.B, 2)) if model.n_inputs else 0.0
+    X = np.concatenate([gains[starts] @ turn, (eye - gains[starts] @ own.C) @ own.B], axis=2)
+    lag, message, contraction, energy = 0, 0.0, 0.0, np.zeros((len(starts), width, width))
+    largest = _both_lengths(model.A, X[..., width:]).max(axis=1)
+    sums = np.array([0.0, 0.0, largest[0], norm_B + largest[1]])  # of |X| and |A X|, of a measurement and of an input
     for lag in range(1, min(rows, LAGS)):
         X = carry[np.minimum(starts + lag, settles)] @ X
-        AX = model.A @ X
-        measured, ahead = X[..., :width], AX[..., :width]
-        lengths, lengths_ahead = _lengths(measured), _lengths(ahead)
-        message = max(message, float((2 * lengths + lengths_ahead).max()))
-        contraction = max(contraction, float(lengths_ahead.max()) / decay ** (lag + 1))
-        sums += lengths.max(), lengths_ahead.max()
-        driven = _lengths(X[..., width:])
-        inputs += driven.max(), _lengths(AX[..., width:]).max()
-        energy += 2 * _squares(measured) + _squares(ahead)
+        measured, driven = X[..., :width], X[..., width:]
+        lengths = np.vstack([_both_lengths(model.A, measured), _both_lengths(model.A, driven)])
+        largest = lengths.max(axis=1)
+        message = max(message, float((2 * lengths[0] + lengths[1]).max()))
+        contraction = max(contraction, float(largest[1]) / decay ** (lag + 1))
+        energy += 2 * _squares(measured) + _squares(model.A @ measured)
+        sums += largest
         # whatever comes, in whatever row: |X_(j+i)| <= growth β^i |X_j|
-        left = growth * float(lengths.max())
-        rest = left * decay / (1 - decay)
-        driven_rest = growth * float(driven.max()) * decay / (1 - decay)
-        last = lag + 1 >= min(rows, LAGS)
-        if last or (
-            starts.max() + lag >= settles
-            and (2 + norm_A) * decay * left <= message
-            and norm_A * left / decay ** (lag + 1) <= contraction
-            and rest <= NEGLIGIBLE * sums[0]
-            and driven_rest <= NEGLIGIBLE * inputs[0]
-        ):
-            if lag + 1 < rows:  # else there are no later rows
-                message = max(message, (2 + norm_A) * decay * left)
-                contraction = max(contraction, norm_A * left / decay ** (lag + 1))
-                sums += rest, norm_A * rest
-                inputs += driven_rest, norm_A * driven_rest
+        bounds = (2 + norm_A) * decay * growth * largest[0], norm_A * growth * largest[0] / decay ** (lag + 1)
+        rest = growth * largest[[0, 2]] * decay / (1 - decay)
+        known = bounds[0] <= message and bounds[1] <= contraction and (rest <= NEGLIGIBLE * sums[[0, 2]]).all()
+        if known and starts.max() + lag >= settles:
             break
+    if lag + 1 < rows:  # else there are no later rows
+        message, contraction = max(message, float(bounds[0])), max(contraction, float(bounds[1]))
+        sums += np.outer(rest, [1.0, norm_A]).ravel()
+    later = sums[:2] + sums[2:]
     return Responses(
-        model.A, gains[starts], decay, message, contraction, (float(sums[0]), float(sums[1])),
-        (float(inputs[0]), float(inputs[1])), turn @ energy @ turn.T, model.n_inputs > 0,
+        model.A, gains[starts], decay, message, contraction, turn @ energy @ turn.T, later[[0, 0, 1]],
+        model.n_inputs > 0,
     )  # fmt: skip
 
 
@@ -244,6 +225,11 @@ def _lengths(matrices: FloatArray) -> FloatArray:
     if not matrices.shape[-1]:
         return np.zeros(len(matrices))
     return np.asarray(np.linalg.norm(matrices, 2, axis=(-2, -1)))
+
+
+def _both_lengths(A: FloatArray, X: FloatArray) -> FloatArray:
+    """Of X and of A X (2, n)."""
+    return np.array([_lengths(X), _lengths(A @ X)])
 
 
 def _squares(matrices: FloatArray) -> FloatArray:

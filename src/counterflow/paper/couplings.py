@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray, block_diagonal
-from counterflow.learning.layout import Layout
+from counterflow.learning.layout import Layout, own_blocks
 from counterflow.protocol import Introduction, PerturbedStates
 
 RANK_TOLERANCE = 1e-13
@@ -54,15 +54,6 @@ class Evidence(Layout):
             tuple(i.unit for i in introductions), states, inputs, A_local, B_local, refined, u,
             np.ones(len(u)) if ones is None else ones, len(u) if steps is None else steps,
         )  # fmt: skip
-
-    @cached_property
-    def cross_A(self) -> NDArray[np.bool_]:
-        """Entries of A that are couplings, not local."""
-        return np.asarray(block_diagonal([np.ones((p, p)) for p in self.states]) == 0)
-
-    @cached_property
-    def cross_B(self) -> NDArray[np.bool_]:
-        return np.asarray(block_diagonal([np.ones(size) for size in zip(self.states, self.inputs, strict=True)]) == 0)
 
     @cached_property
     def base(self) -> FloatArray:
@@ -183,7 +174,8 @@ def coupling_gradients(evidence: Evidence, found: Residuals, dual: FloatArray) -
     """dL/dÂ and dL/dB̂, zero on the local blocks; ``dual`` = λ + w D (T, P)."""
     d_A = -(2 * found.prediction + dual).T @ evidence.refined / evidence.steps
     d_B = -2 * found.prediction.T @ evidence.u / evidence.steps
-    return np.where(evidence.cross_A, d_A, 0.0), np.where(evidence.cross_B, d_B, 0.0)
+    rows, columns = evidence.state_slices, evidence.input_slices
+    return d_A - own_blocks(d_A, rows, rows), d_B - own_blocks(d_B, rows, columns)
 
 
 def state_gradients(evidence: Evidence, found: Residuals, dual: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -14,7 +14,7 @@ from counterflow.exchange.outcome import Learned, Status
 from counterflow.exchange.part import UnitPart, given_part
 from counterflow.exchange.privacy import PrivacyReport, Spending
 from counterflow.exchange.task import Task, UnitData
-from counterflow.paper.augmented import AugmentedModel, ClientData, compress, compressed_rows
+from counterflow.paper.augmented import AugmentedModel, ClientData, compress
 from counterflow.paper.contraction import estimator_responses, signal_bound
 from counterflow.paper.options import TrainingOptions
 from counterflow.paper.server import GradientNoise, Phase, ServerConfig, TrainingServer
@@ -104,12 +104,11 @@ class PublishedMethod(Method):
             raise OptionError("fit: 'watch' and 'over_the_wire' show the real messages: pass compress=False with them")
         parts = {name: _whole_part(task, own[name]) for name in task.units}
         data = {name: ClientData.from_rows(*part.estimates(own[name].y, own[name].u)) for name, part in parts.items()}
-        first = data[task.units[0]]
-        refined = chosen.target == "refined"
-        if chosen.compress is None and 2 * compressed_rows(data, refined) >= first.steps:
+        steps, fewer = data[task.units[0]].steps, compress(data, chosen.refined_target)
+        ones = fewer[task.units[0]].ones
+        if chosen.compress is None and 2 * len(ones) >= steps:
             return None
-        fewer = compress(data, refined)
-        server = TrainingServer(config_of(task), ones=fewer[task.units[0]].ones, steps=first.steps)
+        server = TrainingServer(config_of(task), ones=ones, steps=steps)
         return server, {name: client_state(task, parts[name], fewer[name]) for name in task.units}
 
     def learned(self, task: Task, state: TrainingServer) -> Learned:
@@ -120,7 +119,7 @@ class PublishedMethod(Method):
             B = np.zeros((len(B), sum(map(len, task.inputs.values()))))
             said = WITHOUT_INPUTS
         else:
-            said = REFINED_BIASED if options_of(task).target == "refined" else BIASED
+            said = REFINED_BIASED if options_of(task).refined_target else BIASED
         caveats: tuple[Caveat, ...] = (Caveat("published-method", "", said),)
         if state.growth > 2:
             caveats += (Caveat("noise-grew", "", DROWNED.format(growth=state.growth)),)
@@ -215,14 +214,10 @@ def shares_of(task: Task) -> tuple[float, float]:
 
 def config_of(task: Task) -> ServerConfig:
     """What the server is asked to do."""
-    chosen, noise = options_of(task), None
+    noise = None
     if task.privacy is not None:
         noise = GradientNoise(classical_multiplier(*shares_of(task)), task.privacy.source)
-    return ServerConfig(
-        task.units, phases_of(task), chosen.tol, chosen.loss_tol, chosen.alpha_A, chosen.alpha_B,
-        offset=task.method != "fedgc", refined_gradient=chosen.gradients == "both",
-        refined_target=chosen.target == "refined", seed=task.seed, initial_scale=chosen.scale, noise=noise,
-    )  # fmt: skip
+    return ServerConfig(task.units, phases_of(task), options_of(task), task.method != "fedgc", task.seed, noise)
 
 
 def _whole_part(task: Task, own: UnitData) -> UnitPart:
@@ -243,8 +238,7 @@ def client_state(task: Task, part: UnitPart, data: ClientData) -> TrainingUnit:
     phi = np.zeros(part.model.states)
     if task.method != "fedgc":
         phi = chosen.scale * draw.standard_normal(part.model.states)
-    steps = chosen.eta_1, chosen.eta_2, chosen.gamma_1, chosen.gamma_2
-    return TrainingUnit(part.unit.name, AugmentedModel(part.working_model, data), theta, phi, steps, chosen.tol)
+    return TrainingUnit(part.unit.name, AugmentedModel(part.working_model, data), theta, phi, chosen)
 
 
 def status_of(task: Task, state: TrainingServer) -> Status:
@@ -298,7 +292,7 @@ def published_gaps(done: TrainingServer, trained: Mapping[str, TrainingUnit], ep
         "the augmented ones: it depends on units of measure, and is not a bound in general",
         "Lemma A.8 is about dL/dh_a; with dL/dĥ_a beside it, a row moves further, in proportion to the penalty "
         f"(w = {penalty:.3g} here), and in the augmented Lagrangian with every round"
-        if done.config.refined_gradient and penalty > 0
+        if done.config.options.refined_gradient and penalty > 0
         else "Lemma A.8 takes a measurement to move a gradient through the states only, not through the couplings, "
         "which are trained on all of them",
         "the constants follow theta_m: noise on the gradients moves it, that raises kappa_m and L_m, and so the noise; "

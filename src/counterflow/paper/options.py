@@ -89,6 +89,15 @@ class TrainingOptions(Options):
         return chosen
 
     @property
+    def refined_gradient(self) -> bool:
+        """Whether ∂L/∂ĥ_a is sent."""
+        return self.gradients == "both"
+
+    @property
+    def refined_target(self) -> bool:
+        return self.target == "refined"
+
+    @property
     def scale(self) -> float:
         """Standard deviation of the initial parameters."""
         return (0.0 if self.solver == "conjugate" else 0.1) if self.initial_scale is None else float(self.initial_scale)

@@ -11,7 +11,6 @@ good, which directions a reply tells about, and how the reduced problem is solve
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from counterflow.arrays import FloatArray, block_diagonal
+from counterflow.arrays import FloatArray
 from counterflow.paper.augmented import AugmentedModel
 
 RANK_TOLERANCE = 1e-12
@@ -37,8 +36,9 @@ class Search:
     """Where the iteration stands.
 
     Points X are counted from a centre (theta_0, phi_0), where the whole gradient is ``gradient`` and the server's share
-    of it ``server``. ``span`` are the directions that have been seen, ``image`` what the server's share makes of them.
-    ``solution`` is the least point of the span. It was sent with ``probe`` added, or alone, to be verified.
+    of it the sum of ``server``. ``span`` are the directions that have been seen, orthonormal in the solver's metric,
+    ``image`` what the server's share makes of them. ``solution`` is the least point of the span. It was sent with
+    ``probe`` added, or alone, to be verified.
     """
 
     theta_0: FloatArray
@@ -55,13 +55,20 @@ class Search:
     verified: bool = False
     relative: float = 0.0  # gradient at the verified point, relative to the start
 
+    @property
+    def sent(self) -> FloatArray:
+        """The point X that the unit sends."""
+        return self.solution if self.probe is None else self.solution + self.probe
+
 
 class Solver(ABC):
-    """From one point of a search to the next."""
+    """From one point of a search to the next.
+
+    The server's share of a gradient, and so its images, are (parts, rows, columns): the parts add up.
+    """
 
     EXTRAS: int  # probes beyond what was asked: with a large penalty a small gradient is no small error
     JUDGED: int  # how many of the two norms must be small
-    LEADING: int  # axes of X along which a reply tells about one direction each
 
     def __init__(self, model: AugmentedModel, penalty: float, offset: bool) -> None:
         self.model, self.penalty, self.offset = model, penalty, offset
@@ -79,26 +86,29 @@ class Solver(ABC):
         """The whole gradient in X, the server's share of it, and the norm of the whole in theta and phi."""
 
     @abstractmethod
-    def products(self, directions: FloatArray, direction: FloatArray) -> FloatArray:
-        """Of several directions with one."""
+    def weighed(self, direction: FloatArray) -> FloatArray:
+        """By the metric in which directions are orthonormal."""
 
     @abstractmethod
     def told(self, probe: FloatArray, seen: FloatArray) -> Iterable[Pair]:
         """The directions that a reply to a probe tells about, with their images."""
 
     @abstractmethod
-    def solved(self, search: Search) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """The least point of the span, its image, and the residual: minus the gradient there, as far as it is known."""
+    def own(self, span: FloatArray) -> FloatArray:
+        """What the unit's own share of the Hessian makes of directions."""
 
     @abstractmethod
     def direction(self, residual: FloatArray, first: float) -> FloatArray:
         """Where to probe: the residual, preconditioned; ``first``: the norm of the first gradient."""
 
+    def movable(self, gradient: FloatArray) -> FloatArray:
+        """The part of a gradient that parameters can follow."""
+        return gradient
+
     def begun(self, theta: FloatArray, phi: FloatArray, own: Pair, server: Pair) -> Search:
         """At the first point, of which the reply is known."""
         whole, theirs, norm = self.read(own, server)
-        span, image = (np.zeros((0, *array.shape[self.LEADING :])) for array in (whole, theirs))
-        first = self.size(whole), norm
+        first, span, image = (self.size(whole), norm), whole[None][:0], theirs[None][:0]
         search = Search(theta, phi, span, image, whole, theirs, 0 * whole, 0 * theirs, first)
         return replace(search, verified=True) if first[self.JUDGED - 1] == 0 else self._next_point(search, 0.0)
 
@@ -124,15 +134,24 @@ class Solver(ABC):
 
     def _next_point(self, search: Search, tolerance: float) -> Search:
         """Solve in the span of what is known; probe along what is left, or send the solution if nothing is."""
-        solution, image, residual = self.solved(search)
-        search = replace(search, solution=solution, solution_image=image, probe=None)
+        search, residual = self._solved(search)
         size, enough = self.size(residual), tolerance * search.first[0]
         if size <= SPARE * enough or (size <= 0.3 * enough and search.extras >= self.EXTRAS):
             return search
         probe, nothing = self.direction(residual, search.first[0]), np.zeros(search.image.shape[1:])
-        lines = probe if self.LEADING else probe[None]
-        new = any(self._grown(search, line, nothing).span is not search.span for line in lines)
+        new = self._grown(search, probe, nothing) is not search
         return replace(search, extras=search.extras + (size <= 0.3 * enough), probe=probe if new else None)
+
+    def _solved(self, search: Search) -> tuple[Search, FloatArray]:
+        """At the least point of the span; and minus the gradient there, as far as it is known."""
+        span, server = search.span, search.image.sum(axis=1)
+        own = self.own(span)
+        system = _positive(_products(span, server)) + _products(span, own)
+        vectors, values = _spectrum(system, len(span))
+        coefficients = vectors @ ((vectors.T @ np.tensordot(span, -search.gradient, 2)) / values)
+        solution, image, change = (np.tensordot(coefficients, each, 1) for each in (span, search.image, own + server))
+        residual = self.movable(-search.gradient - change)
+        return replace(search, solution=solution, solution_image=image, probe=None), residual
 
     def _grown(self, search: Search, direction: FloatArray, image: FloatArray) -> Search:
         """With one more direction in the span, orthonormal to the others; the same search if it is not new."""
@@ -140,16 +159,16 @@ class Solver(ABC):
             return search
         direction, image = direction / size, image / size
         for _ in range(2):
-            along = self.products(search.span, direction)
-            direction = direction - _combined(along, search.span)
-            image = image - _combined(along, search.image)
+            along = np.tensordot(search.span, self.weighed(direction), 2)
+            direction = direction - np.tensordot(along, search.span, 1)
+            image = image - np.tensordot(along, search.image, 1)
         if not (size := self._length(direction)) > NEW:
             return search
         span, known = np.append(search.span, direction[None] / size, 0), np.append(search.image, image[None] / size, 0)
         return replace(search, span=span, image=known)
 
     def _length(self, direction: FloatArray) -> float:
-        return float(np.sqrt(max(self.products(direction[None], direction)[0], 0.0)))
+        return float(np.sqrt(max(float(np.vdot(direction, self.weighed(direction))), 0.0)))
 
 
 def plain_norm(theta: FloatArray, phi: FloatArray) -> float:
@@ -157,18 +176,24 @@ def plain_norm(theta: FloatArray, phi: FloatArray) -> float:
     return float(np.sqrt(np.square(theta).sum() + np.square(phi).sum()))
 
 
-def _combined(weights: FloatArray, arrays: FloatArray) -> FloatArray:
-    """Σ_k weights_k arrays_k."""
-    return np.asarray((weights @ arrays.reshape(len(arrays), math.prod(arrays.shape[1:]))).reshape(arrays.shape[1:]))
+def _products(some: FloatArray, others: FloatArray) -> FloatArray:
+    """Of every matrix with every other one."""
+    return np.asarray(np.tensordot(some, others, ([1, 2], [1, 2])))
 
 
 def _ratio(value: float, first: float) -> float:
     return value / first if first > 0 else (0.0 if value == 0 else float("inf"))
 
 
+def _positive(system: FloatArray) -> FloatArray:
+    """The server's share has no negative direction; rounding may."""
+    values, vectors = np.linalg.eigh((system + system.T) / 2)
+    return np.asarray((vectors * np.maximum(values, 0.0)) @ vectors.T)
+
+
 def _spectrum(system: FloatArray, size: int) -> Pair:
     """Eigenvectors and values of a symmetric matrix that are not rounding; ``size`` counts what makes it up."""
-    values, vectors = np.linalg.eigh(system)
+    values, vectors = np.linalg.eigh((system + system.T) / 2)
     keep = values > MACHINE * size * max(float(values[-1]), MACHINE) if values.size else np.zeros(0, bool)
     return vectors[:, keep], values[keep]
 
@@ -185,29 +210,27 @@ def _scaled_spectrum(gram: FloatArray, size: FloatArray) -> tuple[FloatArray, Fl
 class White(Solver):
     """With the paper's target h_a; X is E (P, d+1), and without an offset its last column is absent.
 
-    The change of h_a is E x[t], where x holds the unit's own y[t-1], whitened, and the constant 1. Rows of E belong to
-    ``rows``: first directions that A reaches, then the others, which only phi can move. The server treats every state
-    alike, so its share of the Hessian acts on the rows of E by one and the same symmetric matrix K::
+    The change of h_a is W E x[t], where x holds the unit's own y[t-1], whitened, and the constant 1, and W (P, P) is
+    orthonormal: first directions that A reaches, then the others, which only phi can move. The server treats every
+    state alike, so its share of the Hessian acts on the rows of E by one and the same symmetric matrix K::
 
-        gradient(E) = 2 CᵀC E G + E K - N            G = E[x xᵀ]: the identity, but for channels that never move
+        gradient(E) = 2 WᵀCᵀC W E G + E K - N        G = E[x xᵀ]: the identity, but for channels that never move
 
-    One round shows K on P_m vectors at once, the rows of the probe, which are the ``span`` (k, d+1). D_m + 1 vectors
-    span everything, so (D_m + 1) / P_m rounds and one to verify always suffice; fewer do, because the other units
-    explain few directions of y.
+    One round shows K on P_m vectors at once, the rows of the probe. D_m + 1 vectors span everything, so (D_m + 1) / P_m
+    rounds and one to verify suffice if A can be inverted; fewer do: the other units explain few directions of y.
     """
 
-    EXTRAS, JUDGED, LEADING = 2, 2, 1
+    EXTRAS, JUDGED = 2, 2
 
     def __init__(self, model: AugmentedModel, penalty: float, offset: bool) -> None:
         super().__init__(model, penalty, offset)
-        local = model.model
-        u, s, vt = np.linalg.svd(local.A)
-        self.rank = int((s > RANK_TOLERANCE * max(s[0], np.finfo(float).tiny)).sum())
-        curvature = local.C.T @ local.C
-        turn = np.linalg.eigh(u[:, : self.rank].T @ curvature @ u[:, : self.rank])[1]
-        self.rows = np.hstack([u[:, : self.rank] @ turn, u[:, self.rank :]])  # W (P, P), orthonormal
-        self.left = (vt[: self.rank].T / s[: self.rank]) @ turn  # (P, r) with A left = W[:, :r]
-        self.own = 2 * self.rows.T @ curvature @ self.rows  # (P, P): 2 Wᵀ CᵀC W
+        A, C = model.model.A, model.model.C
+        u, size, vt = np.linalg.svd(A)
+        self.rank = rank = int((size > RANK_TOLERANCE * max(size[0], np.finfo(float).tiny)).sum())
+        turn = np.linalg.eigh(u[:, :rank].T @ C.T @ C @ u[:, :rank])[1]
+        self.rows = np.hstack([u[:, :rank] @ turn, u[:, rank:]])  # W
+        self.left = (vt[:rank].T / size[:rank]) @ turn  # (P, r) with A left = W[:, :r]
+        self.curvature = 2 * self.rows.T @ C.T @ C @ self.rows
         right, mean, moving, stretch = _whitened_channels(model, offset)
         if penalty == 0:  # a direction that only the penalty sees is no direction then
             right, mean, stretch, moving = right[moving], mean[moving], stretch[moving], moving[moving]
@@ -217,28 +240,24 @@ class White(Solver):
         self.guess = np.append(2.0 * moving + penalty * stretch, [2.0] * offset)
 
     def parameters(self, search: Search) -> Pair:
-        E = search.solution if search.probe is None else search.solution + search.probe
-        d = len(self.right)
-        Z = E[: self.rank, :d]
-        theta = search.theta_0 + self.left @ Z @ self.right
+        Z, shift = np.split(search.sent, [len(self.right)], axis=1)
+        theta = search.theta_0 + self.left @ Z[: self.rank] @ self.right
         if not self.offset:
             return theta, search.phi_0
-        return theta, search.phi_0 + (self.rows @ E[:, d] - self.rows[:, : self.rank] @ (Z @ self.right_mean))
+        return theta, search.phi_0 + self.rows @ (shift[:, 0] - Z @ self.right_mean)
 
     def _to_gradient(self, gradient: Pair) -> FloatArray:
         """Gradient in E from those in theta and phi: the transpose of ``parameters``."""
         d_theta, d_phi = gradient
         turned = self.rows.T @ d_phi
-        out = np.zeros((len(self.rows), len(self.moving)))
-        inner = self.left.T @ d_theta @ self.right.T - np.outer(turned[: self.rank], self.right_mean)
-        out[: self.rank, : len(self.right)] = inner
-        if self.offset:
-            out[:, -1] = turned
-        return out
+        inner = np.zeros((len(turned), len(self.right)))
+        inner[: self.rank] = self.left.T @ d_theta @ self.right.T
+        if not self.offset:
+            return inner
+        return self.movable(np.column_stack([inner - np.outer(turned, self.right_mean), turned]))
 
-    def _admissible(self, E: FloatArray) -> FloatArray:
-        """Set to zero what cannot be moved: theta's part of the rows that A does not reach."""
-        out = E.copy()
+    def movable(self, gradient: FloatArray) -> FloatArray:
+        out = gradient.copy()
         out[self.rank :, : len(self.right)] = 0.0
         return out
 
@@ -247,46 +266,30 @@ class White(Solver):
 
     def read(self, own: Pair, server: Pair) -> tuple[FloatArray, FloatArray, float]:
         theirs = self._to_gradient(server)
-        return self._to_gradient(own) + theirs, theirs, plain_norm(own[0] + server[0], own[1] + server[1])
+        return self._to_gradient(own) + theirs, theirs[None], plain_norm(own[0] + server[0], own[1] + server[1])
 
-    def products(self, directions: FloatArray, direction: FloatArray) -> FloatArray:
-        return directions @ direction
+    def weighed(self, direction: FloatArray) -> FloatArray:
+        return direction
 
     def told(self, probe: FloatArray, seen: FloatArray) -> Iterable[Pair]:
-        return zip(probe, seen, strict=True)
+        """Each row of the probe, in the place of every row that the same parameters reach."""
+        places = np.eye(len(probe))
+        for group in (slice(self.rank), slice(self.rank, None)):
+            for x, y in zip(probe[group], seen[0, group], strict=True):
+                yield from ((np.outer(place, x), np.outer(place, y)[None]) for place in places[group])
 
-    def solved(self, search: Search) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """With rows in the span, as far as they are admissible."""
-        span, image, gradient = search.span, search.image, search.gradient
-        P, k = len(gradient), len(span)
-        if not k:
-            zero = np.zeros_like(gradient)
-            return zero, zero, self._admissible(-gradient)
-        values, vectors = np.linalg.eigh((span @ image.T + image @ span.T) / 2)
-        server = (vectors * np.maximum(values, 0.0)) @ vectors.T  # K has no negative direction; rounding may
-        weight = (span * self.moving) @ span.T
-        system = np.kron(self.own, weight) + np.kron(np.eye(P), server)
-        blocks = [np.eye(k)] * P
-        if self.rank < P:  # rows that only phi moves: combinations of the span that vanish in theta's part
-            _, singular, vectors = np.linalg.svd(span[:, : len(self.right)].T)
-            blocks[self.rank :] = [vectors[int((singular > 1e-9).sum()) :].T] * (P - self.rank)
-        basis = block_diagonal(blocks)
-        vectors, values = _spectrum(basis.T @ system @ basis, P * k)
-        inner = (vectors / values) @ (vectors.T @ (basis.T @ (-gradient @ span.T).ravel()))
-        coefficients = (basis @ inner).reshape(P, k)
-        E, EK = coefficients @ span, coefficients @ image
-        return E, EK, self._admissible(-gradient - self.own @ E * self.moving - EK)
+    def own(self, span: FloatArray) -> FloatArray:
+        return np.asarray(self.curvature @ span * self.moving)
 
     def direction(self, residual: FloatArray, first: float) -> FloatArray:
         """Its rows each at least a fair part of the first residual: K treats rows alike, so each may be scaled.
 
         A row that is nothing but rounding beside the others has no direction to show.
         """
-        curvature = np.diag(self.own)[:, None] * self.moving + self.guess
         rows = np.sqrt(np.square(residual).sum(axis=1, keepdims=True))
         heard = rows > FAINT * self.size(residual)
         scale = np.where(heard, np.maximum(1.0, LOUD * first / np.where(heard, rows, 1.0)), 0.0)
-        return np.asarray(scale * residual / curvature)
+        return np.asarray(scale * residual / (np.diag(self.curvature)[:, None] * self.moving + self.guess))
 
 
 def _whitened_channels(
@@ -334,13 +337,13 @@ class Refined(Solver):
 
     K acts from the right. A matrix that commutes with A may therefore be put before both sides: a reply to theta tells
     the gradients at A theta, A² theta, ... as well, P directions of one round, if A can be inverted to tell G_q from
-    Aᵀ G_q. ``image`` (k, 2, P, D) and ``server`` (2, P, D) hold both shares.
+    Aᵀ G_q. The server's share has these two parts.
 
     Its metric, theta -> weight theta gram on the channels that move, would be the Hessian if the other units explained
     nothing, with one Gram matrix for all rows.
     """
 
-    EXTRAS, JUDGED, LEADING = 0, 1, 0
+    EXTRAS, JUDGED = 0, 1
 
     def __init__(self, model: AugmentedModel, penalty: float, offset: bool) -> None:
         super().__init__(model, penalty, offset)
@@ -353,8 +356,7 @@ class Refined(Solver):
         self.left, self.right = np.linalg.inv(self.weight), (basis / values) @ basis.T
 
     def parameters(self, search: Search) -> Pair:
-        theta = search.theta_0 + search.solution
-        theta = theta if search.probe is None else theta + search.probe
+        theta = search.theta_0 + search.sent
         return theta, self.model.best_offset(theta, self.offset)
 
     def size(self, gradient: FloatArray) -> float:
@@ -365,8 +367,8 @@ class Refined(Solver):
         whole = own[0] + server[0] + server[1]
         return whole, np.stack(server), float(np.linalg.norm(whole))
 
-    def products(self, directions: FloatArray, direction: FloatArray) -> FloatArray:
-        return np.tensordot(directions, self.weight @ direction @ self.gram, 2)
+    def weighed(self, direction: FloatArray) -> FloatArray:
+        return np.asarray(self.weight @ direction @ self.gram)
 
     def told(self, probe: FloatArray, seen: FloatArray) -> Iterable[Pair]:
         """The probe and its products with powers of A."""
@@ -378,20 +380,10 @@ class Refined(Solver):
                 turned = turned @ A
                 yield turned @ probe, np.stack([turned @ ahead, A.T @ turned @ entangled])
 
-    def solved(self, search: Search) -> tuple[FloatArray, FloatArray, FloatArray]:
-        k, model = len(search.span), self.model
-        if not k:
-            return np.zeros_like(search.gradient), np.zeros_like(search.server), -search.gradient
-        # what the unit's own loss makes of a direction; phi follows, so that the mean of y[t-1] has no part in it
-        CA, gram = model.model.C @ model.model.A, model.centred_gram if self.offset else model.gram
-        own = np.stack([2 * CA.T @ (CA @ each @ gram) for each in search.span])
-        hessian = own + search.image[:, 0] + search.image[:, 1]
-        flat = search.span.reshape(k, -1)
-        system = flat @ hessian.reshape(k, -1).T
-        vectors, values = _spectrum((system + system.T) / 2, k)
-        coefficients = vectors @ ((vectors.T @ (flat @ -search.gradient.ravel())) / values)
-        solution, image, change = (_combined(coefficients, each) for each in (search.span, search.image, hessian))
-        return solution, image, -search.gradient - change
+    def own(self, span: FloatArray) -> FloatArray:
+        """Phi follows, so that the mean of y[t-1] has no part in it."""
+        CA, gram = self.model.model.C @ self.model.model.A, self.model.centred_gram if self.offset else self.model.gram
+        return np.asarray(2 * CA.T @ (CA @ span @ gram))
 
     def direction(self, residual: FloatArray, first: float) -> FloatArray:
         # as large as the first step, or what the reply tells of it would drown in rounding

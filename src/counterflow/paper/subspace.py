@@ -198,27 +198,18 @@ def _memory(gram: LaggedGram, past: int) -> tuple[FloatArray, FloatArray]:
 def _realised(n: int, gram: LaggedGram, products: FloatArray, correlations: FloatArray, past: int) -> Subspace:
     """The matrices of order n, by least squares on the first n canonical variates."""
     r, U, most, scale = gram.outputs, gram.inputs, len(correlations), _unit_scale(gram)[1]
-    x, u, y, later = np.arange(n), np.arange(most, most + U), np.arange(most + U, most + U + r), most + U + r
-    now, input_now = _symmetric(products[np.ix_(x, x)]), products[np.ix_(u, x)]
-    output_now, output_input = products[np.ix_(y, x)], products[np.ix_(y, u)]
-    next_now, next_input, next_output = (products[np.ix_(later + x, those)] for those in (x, u, y))
-    C = _regress(output_now, now)
-    innovation = _symmetric(products[np.ix_(y, y)] - C @ output_now.T)
-    e_input = output_input - C @ input_now.T
-    next_e = next_output - next_now @ C.T
-    regressors = np.block(
-        [
-            [now, input_now.T, np.zeros((n, r))],
-            [input_now, products[np.ix_(u, u)], e_input.T],
-            [np.zeros((r, n)), e_input, innovation],
-        ]
-    )
-    A, B, K = np.split(_regress(np.hstack([next_now, next_input, next_e]), regressors), [n, n + U], axis=1)
+    now = np.concatenate([np.arange(n), np.arange(most, most + U + r)])  # x[t], u[t], y[t]
+    next_x = most + U + r + np.arange(n)
+    C = _regress(products[np.ix_(now[n + U :], now[:n])], _symmetric(products[:n, :n]))
+    turn = np.eye(n + U + r)
+    turn[n + U :, :n] = -C  # from y[t] to e[t] = y[t] - C x[t]
+    known = _symmetric(turn @ products[np.ix_(now, now)] @ turn.T)
+    ahead, innovation = products[np.ix_(next_x, now)] @ turn.T, known[n + U :, n + U :]
+    A, B, K = np.split(_regress(ahead, known), [n, n + U], axis=1)
     repaired: list[str] = []
     if (radius := spectral_radius(A)) > STABLE:
         A = shrink(A)
-        rest = np.hstack([next_input - A @ input_now.T, next_e])
-        B, K = np.split(_regress(rest, regressors[n:, n:]), [U], axis=1)
+        B, K = np.split(_regress((ahead - A @ known[:n])[:, n:], known[n:, n:]), [U], axis=1)
         repaired.append(
             f"A had spectral radius {radius:.6g}; it was brought to {STABLE:.6f} and B, K were fitted again"
         )

@@ -6,7 +6,7 @@ is one message a round, clipped and noised as in the paper's privacy analysis, a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -15,6 +15,7 @@ from counterflow.arrays import FloatArray
 from counterflow.errors import OptionError, ProtocolError
 from counterflow.paper.augmented import AugmentedModel
 from counterflow.paper.contraction import Contraction, Responses
+from counterflow.paper.options import TrainingOptions
 from counterflow.paper.solver import Pair, Refined, Search, White, plain_norm
 from counterflow.privacy import Source, gaussian_release
 from counterflow.privacy.clipping import clipped_rows
@@ -29,7 +30,7 @@ from counterflow.protocol import (
     StateGradients,
 )
 
-Steps = tuple[float | None, float | None, float | None, float | None]  # eta_1, eta_2, gamma_1, gamma_2
+STEPS = ("eta_1", "eta_2", "gamma_1", "gamma_2")
 DROWNED = 1e60  # noise beyond which squares of its squares could leave the range of numbers
 
 
@@ -66,8 +67,7 @@ class TrainingUnit:
     model: AugmentedModel
     theta: FloatArray  # (P_m, D_m)
     phi: FloatArray  # (P_m,)
-    steps: Steps = (None,) * 4  # None: derived from the data so that the loss cannot rise
-    tolerance: float = 1e-8
+    options: TrainingOptions = field(default_factory=TrainingOptions)
     round: int = 0
     plan: Plan | None = None
     sent: FloatArray | None = None  # h_a of the last message
@@ -77,7 +77,7 @@ class TrainingUnit:
     noise: MessageNoise | None = None
     release: MessageRelease | None = None  # of the last message, if it was noised
 
-    GIVEN: ClassVar[frozenset[str]] = frozenset({"unit", "model", "steps", "tolerance", "noise"})
+    GIVEN: ClassVar[frozenset[str]] = frozenset({"unit", "model", "options", "noise"})
 
     @property
     def proprietary_loss(self) -> float:
@@ -123,11 +123,10 @@ def _begin(state: TrainingUnit, plan: Plan) -> tuple[TrainingUnit, tuple[Message
 def _send(state: TrainingUnit, plan: Plan, gradient_norm: float) -> tuple[TrainingUnit, tuple[Message, ...]]:
     states = state.model.states(state.theta, state.phi)
     if not np.isfinite(gradient_norm) or not np.isfinite(states.sum()):
-        eta_1, eta_2, gamma_1, gamma_2 = state.steps
+        given = ", ".join(f"{name}={getattr(state.options, name)}" for name in STEPS)
         raise OptionError(
-            f"training diverged at unit {state.unit!r} in round {state.round}. If step sizes were given "
-            f"({eta_1=}, {eta_2=}, {gamma_1=}, {gamma_2=}, or at the server), leave them out to use derived ones; else "
-            "put the measurements on a common scale"
+            f"training diverged at unit {state.unit!r} in round {state.round}. If step sizes were given ({given}, or "
+            "at the server), leave them out to use derived ones; else put the measurements on a common scale"
         )
     seen = (state.model.refined_states(state.theta),) if plan.refined_target else ()
     message = AugmentedStates(state.unit, state.round, gradient_norm, states, state.phi, *seen)
@@ -197,8 +196,8 @@ def _update(
     # theta <- theta - eta_1 dL_a - eta_2 dL_s, phi likewise (paper, Eqs. (9)-(10)); the penalty implicit in IMEX
     penalty = 0.0 if message.implicit else message.penalty
     derived = np.repeat(state.model.step_sizes(penalty, plan.refined_target), 2)
-    given = zip(state.steps, derived, strict=True)
-    eta_1, eta_2, gamma_1, gamma_2 = (float(own) if step is None else step for step, own in given)
+    given = ((getattr(state.options, name), float(own)) for name, own in zip(STEPS, derived, strict=True))
+    eta_1, eta_2, gamma_1, gamma_2 = (own if step is None else step for step, own in given)
     change = -eta_1 * own[0] - eta_2 * theirs[0], -gamma_1 * own[1] - gamma_2 * theirs[1]
     moved = change[0]
     if message.implicit and message.penalty > 0:
@@ -221,6 +220,6 @@ def _searched(state: TrainingUnit, plan: Plan, own: Pair, server: Pair, penalty:
     if state.search is None:
         search = solver.begun(state.theta, state.phi, own, server)
     else:
-        search = solver.advanced(state.search, own, server, state.tolerance)
+        search = solver.advanced(state.search, own, server, state.options.tol)
     theta, phi = (state.theta, state.phi) if search.verified else solver.parameters(search)
     return replace(state, theta=theta, phi=phi, search=search), search

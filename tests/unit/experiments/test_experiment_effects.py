@@ -9,11 +9,11 @@ from tolerances import EXACT, ITERATIVE, LONG
 import counterflow as cf
 from counterflow.paper.experiments import effects
 from counterflow.paper.experiments.effects import (
+    accuracy,
     cosine,
     coupling_error,
     effect_error,
     pairs,
-    r_squared,
     recorded,
     responses,
     without_couplings,
@@ -45,7 +45,7 @@ def test_errors_are_those_of_their_definition() -> None:
     stacked = [np.concatenate([each[pair].ravel() for pair in pairs(true)]) for each in (mine, theirs)]
     error = np.linalg.norm(stacked[0] - stacked[1]) / np.linalg.norm(stacked[1])
     assert effect_error(mine, theirs) == pytest.approx(error, rel=EXACT)
-    assert r_squared(mine, theirs) == pytest.approx(1 - error**2, rel=EXACT)
+    assert accuracy(found, true)["R2"] == pytest.approx(1 - error**2, rel=EXACT)
 
 
 def test_nothing_gets_an_error_of_one_and_no_coupling_has_none() -> None:

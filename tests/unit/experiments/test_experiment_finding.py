@@ -76,7 +76,7 @@ def test_every_method_has_its_cost(computed: Outcome) -> None:
 
 def test_conditions_change_what_they_say() -> None:
     plain = cf.random_plant(rng=3)
-    blocks = {kind: conditions.conditions_plant(kind, 3) for kind in ("only A", "only B", "weak", "strong", "slow", "")}
+    blocks = {kind: conditions.changed_plant(kind, 3) for kind in ("only A", "only B", "weak", "strong", "slow", "")}
     assert blocks[""] == plain
     assert not blocks["only A"].block("B", "unit1", "unit2").any()
     assert (blocks["only A"].A == plain.A).all()
@@ -106,7 +106,7 @@ def test_a_condition_is_computed_at_every_weight() -> None:
 def test_a_cell_of_the_region_is_computed_at_every_mean_and_weight() -> None:
     settings = {"part": "region", "inputs": 1, "kind": "only B", "noise": 0.01, "pole": 0.0, "plant": 0, "steps": 600}
     values = Finding.compute(Task("finding", {**settings, "means": [0.0, 5.0], "xi": [10.0, 1e6]}))
-    plant = conditions.region_plant("only B", 1, 0.01, 0)
+    plant = conditions.changed_plant("only B", 0, inputs=1, measurement_noise=0.01)
     assert plant.R[0, 0] == 0.01
     recording = recorded(plant, 600, 100, mean=5.0)
     found = cf.fit(recording, plant.locals(), method="penalty", xi=1e6)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from counterflow.arrays import slices
 from counterflow.fits.training import fit
 from counterflow.paper import couplings
 from counterflow.paper.augmented import AugmentedModel, ClientData
@@ -53,7 +54,7 @@ def test_multiplications_are_those_of_the_products_of_a_round() -> None:
         refined=np.hstack([data[n].refined for n in plant.names]).view(Counting),
         u=np.hstack([data[n].inputs for n in plant.names]).view(Counting),
         base=np.zeros((T, P)), ones=np.ones(T), A_local=np.ones((P, P)).view(Counting), steps=T,
-        cross_A=np.ones((P, P), bool), cross_B=np.ones((P, U), bool),
+        state_slices=slices([2] * 3), input_slices=slices([1] * 3),
     )  # fmt: skip
     residual = couplings.residuals(evidence, np.ones((T, P)), np.ones((T, P)), np.ones((P, P)), np.ones((P, U)))  # type: ignore[arg-type]
     dual = np.ones((T, P)).view(Counting)

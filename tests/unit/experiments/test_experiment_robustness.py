@@ -70,21 +70,17 @@ def test_curvature_makes_effects_smaller() -> None:
     assert all(np.linalg.norm(curved[pair]) < 0.9 * np.linalg.norm(flat[pair]) for pair in flat)
 
 
-def test_a_run_is_the_error_of_fits_of_the_same_case() -> None:
-    task = Task("robustness", {"fault": "local", "level": 0.2, "run": 0, "steps": 200, "xi": 10.0})
-    values = Robustness.compute(task)
-    made = case("local", 0.2, 0, 200)
-    found = cf.fit(made.recording, made.models)
-    assert values["default"] == pytest.approx(effect_error(responses(found.plant), made.true), rel=EXACT)
-    assert float(values["published"]) > float(values["default"])
-
-
-def test_a_prediction_is_that_of_the_augmented_client_on_new_data() -> None:
-    task = Task("robustness", {"fault": "dropout", "level": 0.5, "run": 0, "steps": 200, "weights": [0.1, 10.0]})
-    ratios = np.asarray(Robustness.compute(task)["prediction"])
+def test_a_run_is_the_error_of_fits_of_the_same_case_and_of_predictions_of_new_data() -> None:
+    settings = {"fault": "dropout", "level": 0.5, "run": 0, "steps": 200, "weights": [0.1, 10.0]}
+    values = Robustness.compute(Task("robustness", settings))
     made, new = case("dropout", 0.5, 0, 200), fresh("dropout", 0.5, 0, 200)
-    means = cf.fit(made.whole, made.models, method="penalty", xi=10.0).validate(new).mean()
+    default, published = cf.fit(made.recording, made.models), cf.fit(made.whole, made.models, method="penalty", xi=10.0)
+    for method, found in (("default", default), ("published", published)):
+        assert values[method] == pytest.approx(effect_error(responses(found.plant), made.true), rel=EXACT)
+    assert float(values["published"]) > float(values["default"])
+    means = published.validate(new).mean()
     wanted = np.mean([means["augmented"][n] / means["proprietary"][n] for n in ("unit1", "unit2")])
+    ratios = np.asarray(values["prediction"])
     assert ratios[1] == pytest.approx(wanted, rel=EXACT)
     assert ratios.shape == (2,)
 

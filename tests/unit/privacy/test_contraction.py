@@ -14,6 +14,7 @@ from counterflow.exchange.method import server_step, unit_step
 from counterflow.paper.augmented import AugmentedModel, ClientData
 from counterflow.paper.contraction import LAGS, STARTS, estimator_responses, signal_bound
 from counterflow.paper.couplings import Evidence, gradient_sensitivities
+from counterflow.paper.options import TrainingOptions
 from counterflow.paper.server import GradientNoise, Phase, ServerConfig, TrainingServer
 from counterflow.paper.unit import MessageNoise, TrainingUnit
 from counterflow.privacy import Source
@@ -169,7 +170,8 @@ def gradients(plant, recording, responses, theta, couplings, *, xi, refined_grad
     names = plant.names
     noise = GradientNoise(0.0, Source(seed))
     phase = Phase("penalty", 1, (xi,) * len(names))
-    config = ServerConfig(names, (phase,), refined_gradient=refined_gradient, noise=noise)
+    options = TrainingOptions(gradients="both" if refined_gradient else "algorithm-1")
+    config = ServerConfig(names, (phase,), options, noise=noise)
     coordinator, plans = TrainingServer(config).begin()
     messages = []
     for plan in plans:

@@ -12,13 +12,14 @@ mean effect: little noise, and no effect through states.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
+from counterflow.fits.fit import Fit
 from counterflow.fits.training import fit
 from counterflow.paper.experiments.effects import (
     accuracy,
@@ -26,12 +27,14 @@ from counterflow.paper.experiments.effects import (
     error_ratios,
     loss_ratios,
     recorded,
+    stacked,
+    trained,
     without_couplings,
 )
 from counterflow.paper.experiments.experiment import Claim, Experiment, Request, Table, Task, Value, grid
 from counterflow.paper.experiments.figures import Drawing, Panel, level, series
 from counterflow.paper.experiments.verdicts import both, mostly, rarely
-from counterflow.plant import Plant, random_plant
+from counterflow.plant import Plant, Recording, random_plant
 
 STEPS, QUICK_PLANTS, GOOD = 5000, 4, 0.5
 Cell = tuple[int, str, float, float]  # number of inputs, kind of plant, noise, pole
@@ -59,18 +62,16 @@ class Region(Experiment, name="finding"):
     @staticmethod
     def compute(task: Task) -> Mapping[str, Value]:
         """R² of effects and error of B_mn of the penalty method (means, weights); R² of the default one at one mean."""
-        plant = region_plant(task["kind"], task["inputs"], task["noise"], task["plant"])
+        sizes = {"inputs": task["inputs"], "measurement_noise": task["noise"]}
+        plant = changed_plant(task["kind"], task["plant"], **sizes)
         found, default = [], float("nan")
         for mean in task["means"]:
             recording = recorded(plant, task["steps"], 100 + task["plant"], task["pole"], mean)
-            fits = [fit(recording, plant.locals(), method="penalty", xi=weight) for weight in task["xi"]]
-            found.append([accuracy(each.plant, plant) for each in fits])
+            found.append(stacked(accuracy(each.plant, plant) for each in penalties(recording, plant, task["xi"])))
             if mean == Region.COMPARED:
-                default = accuracy(fit(recording, plant.locals(), uncertainty=False).plant, plant)["R2"]
-        values: dict[str, Value] = {
-            key: np.array([[each[key] for each in by_weight] for by_weight in found]) for key in ("R2", "B")
-        }
-        return values | {"default/R2": default}
+                default = accuracy(trained("default", recording, plant).plant, plant)["R2"]
+        by_mean = stacked(found)
+        return {"R2": by_mean["R2"], "B": by_mean["B"], "default/R2": default}
 
     def cell(self, key: str, cell: Cell) -> FloatArray:
         """A value of all plants of one cell: plants, means and weights."""
@@ -79,40 +80,41 @@ class Region(Experiment, name="finding"):
 
     def judge(self) -> Iterator[Claim]:
         """On effects with inputs that have a mean."""
-        R2 = {cell: self.cell("R2", cell) for cell in self.CELLS}
-        # at every mean, the median over the plants at the weight that is best for it
-        middle = {cell: np.median(values, axis=0).max(axis=1) for cell, values in R2.items()}
-        best = max(middle, key=lambda cell: float(middle[cell].max()))
-        mean, weight = np.unravel_index(int(np.argmax(np.median(R2[best], axis=0))), R2[best].shape[1:])
+        R2 = np.stack([self.cell("R2", cell) for cell in self.CELLS])  # cells, plants, means, weights
+        middle = np.median(R2, axis=1)
+        by_mean = middle.max(axis=2)  # at the weight that is best for it
+        best, mean, weight = np.unravel_index(int(np.argmax(middle)), middle.shape)
         there = R2[best][:, mean, weight]
-        one, two = (
-            np.concatenate([middle[cell][1:] for cell in self.CELLS if cell[0] == inputs]) for inputs in self.INPUTS
-        )
-        still = np.concatenate([R2[cell][:, 0, self.WEIGHTS.index(10.0)] for cell in self.CELLS if cell[3] == 0])
+        one, two = (by_mean[[cell[0] == count for cell in self.CELLS], 1:] for count in self.INPUTS)
+        still = R2[[cell[3] == 0 for cell in self.CELLS], :, 0, self.WEIGHTS.index(10.0)]
         default = min(float(np.median(self.cell("default/R2", cell))) for cell in self.CELLS)
-        at = {"best": cell_name(best), "mean": self.MEANS[int(mean)], "xi": self.WEIGHTS[int(weight)], "there": there}
+        at = {"best": cell_name(self.CELLS[best]), "mean": self.MEANS[mean], "xi": self.WEIGHTS[weight], "there": there}
         others = {"one": one, "two": two, "still": float(np.median(still)), "default": default}
         yield self.claim("region", mostly(there, GOOD), **at, **others)
 
     def tabulate(self) -> Iterator[Table]:
         """Medians over the plants, for every mean at the weight that is best for it."""
-        rows = []
-        for cell in self.CELLS:
+
+        def row(cell: Cell) -> tuple[str, ...]:
             R2, B = (np.median(self.cell(key, cell), axis=0) for key in ("R2", "B"))
-            best = [
-                f"{R2[k, w]:.3f} / {B[k, w]:.2f} ({self.WEIGHTS[w]:g})" for k, w in enumerate(np.argmax(R2, axis=1))
-            ]
-            rows.append((cell_name(cell), *best, f"{np.median(self.cell('default/R2', cell)):.4f}"))
+            at_best = enumerate(np.argmax(R2, axis=1))
+            best = (f"{R2[k, w]:.3f} / {B[k, w]:.2f} ({self.WEIGHTS[w]:g})" for k, w in at_best)
+            return cell_name(cell), *best, f"{np.median(self.cell('default/R2', cell)):.4f}"
+
         head = ("two units", *(f"mean {mean:g}" for mean in self.MEANS), f"R², default method, mean {self.COMPARED:g}")
-        yield Table(self.caption("region", plants=len(self.cell("R2", self.CELLS[0]))), head, tuple(rows))
+        caption = self.caption("region", plants=len(self.cell("R2", self.CELLS[0])))
+        yield Table(caption, head, tuple(map(row, self.CELLS)))
 
     def draw(self) -> Mapping[str, Drawing]:
         """R² of effects against the mean of the inputs."""
         panels = []
         for inputs, (kind, label) in product(self.INPUTS, self.KINDS.items()):
-            R2 = {(n, p): self.cell("R2", (inputs, kind, n, p)) for n, p in product(self.NOISES, self.POLES)}
-            names = {setting: f"R = {setting[0]:g}, {colour_name(setting[1])} inputs" for setting in R2}
-            best = {names[setting]: np.median(values, axis=0).max(axis=1) for setting, values in R2.items()}
+            best = {
+                f"R = {noise:g}, {colour_name(pole)} inputs": np.median(
+                    self.cell("R2", (inputs, kind, noise, pole)), axis=0
+                ).max(axis=1)
+                for noise, pole in product(self.NOISES, self.POLES)
+            }
             title = f"{inputs} input{'s' * (inputs > 1)} a unit, " + label.replace("_mn", "$_{mn}$")
             x, y = "mean of the inputs / standard deviation", "R² of effects"
             panels.append(Panel(title, [*series(self.MEANS, best), level(0.0)], x, y, range_y=(None, 1.05)))
@@ -156,20 +158,23 @@ class Conditions(Experiment, name="finding"):
     def compute(task: Task) -> Mapping[str, Value]:
         """Errors and predictions of the penalty method at every weight, one entry each, and of the default method."""
         kind, pole, mean = Conditions.CONDITIONS[task["condition"]]
-        plant, seed = conditions_plant(kind, task["plant"]), 100 + task["plant"]
+        plant, seed = changed_plant(kind, task["plant"]), 100 + task["plant"]
         recording, fresh = (recorded(plant, task["steps"], each, pole, mean) for each in (seed, 900 + seed))
-        models = plant.locals()
-        fits = [fit(recording, models, method="penalty", xi=weight) for weight in task["xi"]]
-        errors, means = [accuracy(each.plant, plant) for each in fits], [each.validate(fresh).mean() for each in fits]
-        default = fit(recording, models, uncertainty=False)
+        values: dict[str, Value] = {}
+        found = []
+        for each in penalties(recording, plant, task["xi"]):
+            means, own = each.validate(fresh).mean(), accuracy(each.plant, plant)
+            own |= {model: error_ratios(means, model) for model in ("augmented", "server")}
+            found.append(own | {"train": float(np.mean(loss_ratios(each.history)))})
+        default = trained("default", recording, plant)
         least, best = accuracy(default.plant, plant), default.validate(fresh, oracle=plant).mean()
-        return {
-            **{key: np.array([each[key] for each in errors]) for key in ("B", "A", "cosine", "R2")},
-            **{model: np.array([error_ratios(each, model) for each in means]) for model in ("augmented", "server")},
-            "train": np.array([float(np.mean(loss_ratios(found.history))) for found in fits]),
-            **{f"default/{key}": least[key] for key in ("B", "A", "R2")},
-            **{f"default/{model}": error_ratios(best, model) for model in ("server", "oracle")},
-        }
+        values |= {key: each for key, each in stacked(found).items() if key != "effects"}
+        values |= {f"default/{key}": least[key] for key in ("B", "A", "R2")}
+        return values | {f"default/{model}": error_ratios(best, model) for model in ("server", "oracle")}
+
+    def all(self, key: str) -> FloatArray:
+        """Of all conditions (first axis) and plants, at every weight."""
+        return np.stack([self.of(key, condition=name) for name in self.CONDITIONS])
 
     def median(self, name: str, key: str) -> FloatArray:
         """Over the plants of a condition, at every weight."""
@@ -177,32 +182,27 @@ class Conditions(Experiment, name="finding"):
 
     def judge(self) -> Iterator[Claim]:
         """On what the published method does do."""
-        on_new = {
-            model: {name: self.of(model, condition=name)[:, self.USUAL] for name in self.CONDITIONS}
-            for model in ("augmented", "server")
-        }
-        lower = both(*(rarely(values, 1.0) for each in on_new.values() for values in each.values()))
-        better = {model: np.concatenate(list(each.values())) < 1 for model, each in on_new.items()}
-        on_white = {model: each["white inputs"] for model, each in on_new.items()}
+        on_new = {model: self.all(model)[:, :, self.USUAL] for model in ("augmented", "server")}
+        lower = both(*(rarely(ratios, 1.0) for each in on_new.values() for ratios in each))
         default = {model: self.median("white inputs", f"default/{model}") for model in ("server", "oracle")}
-        about = {"xi": self.WEIGHTS[self.USUAL], "better": better, "on_white": on_white, "default": default}
-        yield self.claim("prediction", lower, **about)
+        about = {"better": {model: each < 1 for model, each in on_new.items()}, "default": default}
+        about["on_white"] = {model: each[0] for model, each in on_new.items()}
+        yield self.claim("prediction", lower, xi=self.WEIGHTS[self.USUAL], **about)
         persistent = self.of("R2", condition="AR(0.9) inputs")
-        first, last = persistent[:, 0], persistent[:, -1]
+        ends = {"first": persistent[:, 0], "last": persistent[:, -1]}
         predicted = self.median("AR(0.9) inputs", "augmented")[[0, -1]]
-        about = {"first": first, "last": last, "predicted": predicted, "lower": int((last < first).sum())}
-        yield self.claim("weight", "beyond the paper", **about)
-        best = max(self.CONDITIONS, key=lambda name: float(self.median(name, "R2").max()))
-        at = int(np.argmax(self.median(best, "R2")))
-        there = self.of("R2", condition=best)[:, at]
-        about = {"xi": self.WEIGHTS[at], "default": self.median(best, "default/R2"), "best": best, "there": there}
-        yield self.claim("best", mostly(there, GOOD), **about, worst=_low(float(there.min())))
+        fewer = int((ends["last"] < ends["first"]).sum())
+        yield self.claim("weight", "beyond the paper", **ends, predicted=predicted, lower=fewer)
+        R2 = self.all("R2")
+        middle = np.median(R2, axis=1)
+        at, k = np.unravel_index(int(np.argmax(middle)), middle.shape)
+        best, there = tuple(self.CONDITIONS)[at], R2[at][:, k]
+        told = {"best": best, "default": self.median(best, "default/R2"), "worst": _low(float(there.min()))}
+        yield self.claim("best", mostly(there, GOOD), xi=self.WEIGHTS[k], there=there, **told)
         alone = "B_mn = 0, white"
-        at = int(np.argmin(self.median(alone, "A")))
-        error, R2 = self.of("A", condition=alone)[:, at], self.median(alone, "R2")[at]
-        default = {x: self.median(alone, f"default/{x}") for x in ("A", "R2")}
-        about = {"xi": self.WEIGHTS[at], "R2": R2, "error": error, "default": default}
-        yield self.claim("states", rarely(error, GOOD), **about)
+        k, default = np.argmin(self.median(alone, "A")), {x: self.median(alone, f"default/{x}") for x in ("A", "R2")}
+        error, R2 = self.of("A", condition=alone)[:, k], self.median(alone, "R2")[k]
+        yield self.claim("states", rarely(error, GOOD), xi=self.WEIGHTS[k], R2=R2, error=error, default=default)
         direction = {name: self.of("cosine", condition=name)[:, 0] for name in ("white inputs", "AR(0.9) inputs")}
         yield self.claim("direction", mostly(direction["white inputs"], GOOD), direction=direction)
 
@@ -240,18 +240,16 @@ class Conditions(Experiment, name="finding"):
         for k, weight in enumerate(self.WEIGHTS):
             cells = [f"{weight:g}"]
             for model in ("augmented", "server"):
-                ratios = {name: self.of(model, condition=name)[:, k] for name in self.CONDITIONS}
-                better = {name: float((values < 1).mean()) for name, values in ratios.items()}
-                middles = [float(np.median(values)) for values in ratios.values()]
-                worst, least = min(better.items(), key=lambda pair: pair[1])
-                cells.append(f"{100 * float(np.mean(list(better.values()))):.4g} %")
+                ratios = self.all(model)[:, :, k]
+                better, middles = (ratios < 1).mean(axis=1), np.median(ratios, axis=1)
+                worst, least = tuple(self.CONDITIONS)[int(np.argmin(better))], better.min()
+                cells.append(f"{100 * better.mean():.4g} %")
                 cells.append(f"{100 * least:.0f} % ({worst})" if least < 1 else "100 %")
-                cells.append(f"{min(middles):.3g} to {max(middles):.3g}")
+                cells.append(f"{middles.min():.3g} to {middles.max():.3g}")
             rows.append(tuple(cells))
-        parts: dict[bool, list[NDArray[np.bool_]]] = {False: [], True: []}  # by whether the inputs have a mean
-        for name, (_, _, mean) in self.CONDITIONS.items():
-            parts[bool(mean)].append(self.of("augmented", condition=name)[:, -1] < 1)
-        without, with_mean = (f"{100 * float(np.mean(each)):.3g} %" for each in parts.values())
+        has_mean = np.array([mean != 0 for _, _, mean in self.CONDITIONS.values()])
+        lower = self.all("augmented")[:, :, -1] < 1
+        without, with_mean = (f"{100 * lower[which].mean():.3g} %" for which in (~has_mean, has_mean))
         told = self.caption("predictions", recordings=len(self.outcomes), without=without, with_mean=with_mean)
         heads = ("better than proprietary", "in the worst condition", "error / proprietary, medians")
         yield Table(told, ("ξ", *(f"{who}: {each}" for who in ("client", "server") for each in heads)), tuple(rows))
@@ -278,10 +276,9 @@ class Conditions(Experiment, name="finding"):
         return min(float(self.median(name, "default/R2")) for name in self.DRAWN)
 
 
-def region_plant(kind: str, inputs: int, noise: float, seed: int) -> Plant:
-    """Two units with so many inputs each; ``noise``: variance of the measurement noise."""
-    plant = random_plant(inputs=inputs, measurement_noise=noise, rng=seed)
-    return without_couplings(plant, "A") if kind == "only B" else plant
+def penalties(recording: Recording, plant: Plant, weights: Sequence[float]) -> list[Fit]:
+    """Fits by the published penalty method, at each weight."""
+    return [fit(recording, plant.locals(), method="penalty", xi=weight) for weight in weights]
 
 
 def colour_name(pole: float) -> str:
@@ -295,9 +292,9 @@ def cell_name(cell: Cell) -> str:
     return f"{inputs} input{'s' * (inputs > 1)} a unit, {Region.KINDS[kind]}, R = {noise:g}, {colour_name(pole)}"
 
 
-def conditions_plant(kind: str, seed: int) -> Plant:
-    """A random plant of two units, changed as the condition says."""
-    plant = random_plant(rng=seed)
+def changed_plant(kind: str, seed: int, **sizes: Any) -> Plant:
+    """A random plant of two units, changed as its kind says."""
+    plant = random_plant(rng=seed, **sizes)
     if kind in ("only A", "only B"):
         return without_couplings(plant, "B" if kind == "only A" else "A")
     if kind in ("weak", "strong"):

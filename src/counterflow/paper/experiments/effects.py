@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.exchange.estimators import KalmanEstimator
@@ -71,16 +71,17 @@ def effect_error(found: Responses, true: Responses) -> float:
     return float(np.sqrt(gap / size)) if size else float("nan")
 
 
-def r_squared(found: Responses, true: Responses) -> float:
-    """1 - Σ(Δ̂ - Δ)² / ΣΔ²: the share of the effects that is explained; 0 is what "no effect" gets."""
-    return 1.0 - effect_error(found, true) ** 2
-
-
 def accuracy(found: Plant, true: Plant) -> dict[str, float]:
-    """Errors of B_mn and A_mn, the cosine of B_mn, error and R² of effects."""
-    answers, wanted = responses(found), responses(true)
+    """Errors of B_mn and A_mn, the cosine of B_mn, the error of effects, and R² = 1 - error²; "no effect" gets 0."""
+    error = effect_error(responses(found), responses(true))
     errors = {letter: coupling_error(found, true, letter) for letter in "BA"} | {"cosine": cosine(found, true)}
-    return errors | {"effects": effect_error(answers, wanted), "R2": r_squared(answers, wanted)}
+    return errors | {"effects": error, "R2": 1.0 - error**2}
+
+
+def stacked(found: Iterable[Mapping[str, ArrayLike]]) -> dict[str, FloatArray]:
+    """Numbers or arrays of several fits, of each name one array."""
+    every = list(found)
+    return {key: np.array([each[key] for each in every]) for key in every[0]}
 
 
 def recorded(plant: Plant, steps: int, seed: int, pole: float = 0.0, mean: float = 0.0) -> Recording:
@@ -137,7 +138,7 @@ class Estimate:
 
 
 # options of those that are fits; gradient steps have their rounds beside
-_OPTIONS: Mapping[str, Mapping[str, Any]] = {
+_FITS: Mapping[str, Mapping[str, Any]] = {
     "penalty": {"method": "penalty", "xi": 10.0},
     "penalty-small": {"method": "penalty", "xi": 0.1},
     "steps": {"method": "penalty", "xi": 10.0, "solver": "gradient"},
@@ -146,19 +147,19 @@ _OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "refined": {"method": "penalty", "xi": 10.0, "target": "refined"},
     "refined-small": {"method": "penalty", "xi": 0.1, "target": "refined"},
     "refined-large": {"method": "penalty", "xi": 1e6, "target": "refined"},
-    "corrected": {"method": "penalty", "xi": 10.0, "target": "refined"},
     "fedgc": {"method": "fedgc"},
     "sufficient": {"uncertainty": True},
     "default": {"uncertainty": False},
     "centralized": {"method": "centralized", "uncertainty": True},
     "oracle": {"method": "oracle"},
 }
+_CORRECTED = {"corrected": "refined", "corrected-large": "refined-large"}  # of which fits gains are taken out
 
 
 def trained(method: str, recording: Recording, true: Plant, rounds: int = 0) -> Fit:
     """The fit of a method that is one."""
     fit: Callable[..., Fit] = training.fit
-    options = dict(_OPTIONS[method])
+    options = dict(_FITS[method])
     if method in ("steps", "lagrangian"):
         options["rounds"] = rounds
     elif method == "hybrid":  # the same number of rounds in all
@@ -166,27 +167,31 @@ def trained(method: str, recording: Recording, true: Plant, rounds: int = 0) -> 
     return fit(recording, true if method == "oracle" else true.locals(), **options)
 
 
-def estimate(method: str, recording: Recording, true: Plant, rounds: int) -> Estimate:
-    """Couplings by one of ``METHODS``.
+def estimate(method: str, recording: Recording, true: Plant, rounds: int = 0) -> Estimate:
+    """Couplings by one of ``METHODS``, or by a further one of a repair.
 
     ``true``: its local blocks are what the units know; only the oracle sees the rest. ``rounds``: of the methods that
     take gradient steps.
     """
     begin = time.perf_counter()
-    errors, extra, count, sent = None, 0, 0, 0  # extra: numbers that cross beside those of a fit
-    found = None if method in ("local", "granger") else trained(method, recording, true, rounds)
-    plant = without_couplings(true) if found is None else found.plant
-    if method == "granger":
+    errors, found, count, sent = None, None, 0, 0
+    if method == "local":
+        plant = without_couplings(true)
+    elif method == "granger":
         plant, errors = granger_plant(recording, true)
-        extra, count = recording.rows * (plant.A.shape[0] + plant.B.shape[1]), 1
-    elif found is not None:
-        sent, count = found.traffic.bytes_up + found.traffic.bytes_down, found.traffic.rounds
-        if method == "corrected":
-            plant, extra = without_gains(found, true), sum(unit.states**2 for unit in true.units)
+        count, sent = 1, BYTES * recording.rows * sum(true.B.shape)
+    elif method == "unfiltered":  # its own outputs are K_m y_m
+        found = unfiltered_fit(recording, true)
+        plant = true.replace(A=found.plant.A, B=found.plant.B)
+    else:
+        found = trained(_CORRECTED.get(method, method), recording, true, rounds)
+        plant, count, sent = found.plant, found.traffic.rounds, found.traffic.bytes_up + found.traffic.bytes_down
+        if method in _CORRECTED:
+            plant, sent = without_gains(found, true), sent + BYTES * sum(unit.states**2 for unit in true.units)
     seconds = time.perf_counter() - begin
     if found is not None and method in ("sufficient", "centralized"):
         errors = found.standard_errors.B
-    return Estimate(plant, errors, count, sent + BYTES * extra, seconds, found)
+    return Estimate(plant, errors, count, sent, seconds, found)
 
 
 def without_gains(found: Fit, true: Plant) -> Plant:

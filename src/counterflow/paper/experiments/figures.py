@@ -144,13 +144,8 @@ def _legend(figure: Figure, width: float) -> None:
     if not entries:
         return
     # letters that are seen, roughly, also of mathematics
-    lengths = np.array([len(re.sub(r"\\[a-z]+|[${}_^]", "", label)) for label in entries])
-
-    def inches(columns: int) -> float:
-        """Of entries that are filled in column by column, as matplotlib divides them."""
-        return sum(0.65 + 0.065 * int(part.max()) for part in np.array_split(lengths, columns))
-
-    columns = next(n for n in range(len(entries), 0, -1) if n == 1 or inches(n) < width)
+    longest = max(len(re.sub(r"\\[a-z]+|[${}_^]", "", label)) for label in entries)
+    columns = min(max(int(width / (0.65 + 0.065 * longest)), 1), len(entries))
     figure.set_figheight(figure.get_figheight() + 0.19 * (-(-len(entries) // columns) - 1))
     figure.legend(
         list(entries.values()), list(entries), loc="outside upper left", ncols=columns, handlelength=2.4, borderpad=0.2
@@ -213,22 +208,19 @@ def log_axis(axes: Axes, which: Literal["x", "y"], scale: Scale) -> None:
     """A logarithmic axis with few, plain numbers on it: after what is drawn on it, which tells how long it is."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
-    ticks = None if isinstance(scale, bool) else scale
-    (axes.set_xscale if which == "x" else axes.set_yscale)("log")
-    axis, (low, high) = (axes.xaxis, axes.get_xlim()) if which == "x" else (axes.yaxis, axes.get_ylim())
-    decades = float(np.log10(high / low))
-    choice: tuple[tuple[float, tuple[float, ...]], ...] = (
-        (1.0, (1.0, 2.0, 3.0, 5.0, 7.0)), (1.4, (1.0, 2.0, 3.0, 5.0)), (2.0, (1.0, 3.0)), (np.inf, (1.0,))
-    )  # fmt: skip
-    subs = next(digits for most, digits in choice if decades < most)
-    axis.set_major_locator(FixedLocator(list(ticks)) if ticks is not None else LogLocator(subs=subs, numticks=7))
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axes.set(**{f"{which}scale": "log"})
     axis.set_minor_locator(NullLocator())
-
-    def text(value: float, _: object) -> str:
-        seen = tuple(ticks) if ticks is not None else tuple(axis.get_view_interval())
-        return _tick(value, powers=min(seen) < LEAST_PLAIN or max(seen) > MOST_PLAIN)
-
-    axis.set_major_formatter(FuncFormatter(text))
+    low, high = axis.get_view_interval()
+    if isinstance(scale, bool):
+        decades = np.log10(high / low)
+        digits = (1, 2, 3, 5, 7) if decades < 1 else (1, 2, 3, 5) if decades < 1.4 else (1, 3) if decades < 2 else (1,)
+        axis.set_major_locator(LogLocator(subs=digits, numticks=7))
+    else:
+        low, high = min(scale), max(scale)
+        axis.set_major_locator(FixedLocator(list(scale)))
+    powers = low < LEAST_PLAIN or high > MOST_PLAIN
+    axis.set_major_formatter(FuncFormatter(lambda value, _: _tick(value, powers)))
 
 
 def _tick(value: float, powers: bool) -> str:

@@ -19,11 +19,12 @@ from counterflow.paper.experiments.effects import between, coupling_error, effec
 from counterflow.paper.experiments.experiment import Claim, Experiment, Request, Task, Value, grid
 from counterflow.paper.experiments.figures import Drawing, Panel, band, level, points
 from counterflow.paper.experiments.verdicts import Verdict, mostly, rarely
+from counterflow.paper.unit import TrainingUnit
 from counterflow.plant import Plant, Recording, random_plant
 from counterflow.privacy import Privacy
 from counterflow.privacy.accounting import gaussian_epsilon
 from counterflow.privacy.clipping import clipped_rows
-from counterflow.protocol import Message, PerturbedStates, StateGradients
+from counterflow.protocol import Message, PerturbedStates, Plan, StateGradients
 
 EPSILONS, QUICK_EPSILONS = (1.0, 3.0, 10.0, 30.0, 100.0), (3.0, 30.0, 100.0)
 NONE = 0.0  # stands for no privacy at all
@@ -217,13 +218,12 @@ def audited(plant: Plant, recording: Recording, privacy: Privacy, rounds: int, n
 
 def followed(model: AugmentedModel, answers: list[StateGradients]) -> list[FloatArray]:
     """What a unit would send in every round, without noise, if the server answered so: [ĥ_c; ĥ_a; h_a], all rows."""
-    theta, phi = np.zeros((model.model.states, model.model.n_outputs)), np.zeros(model.model.states)
-    rows = []
+    unit, data, rows = answers[0].unit, model.data, []
+    zero = np.zeros((model.model.states, model.model.n_outputs)), np.zeros(model.model.states)
+    plan = Plan(unit, offset=True, refined_gradient=True, conjugate=False, penalty=answers[0].penalty)
+    state, _ = TrainingUnit(unit, model, *zero).step(plan)
     for answer in answers:
-        states = model.states(theta, phi)
-        rows.append(np.hstack([model.data.refined, model.data.refined + model.data.previous @ theta.T, states]))
-        _, own_theta, own_phi = model.loss_and_gradients(states)
-        ahead, pulled, their_phi = model.chain_rule(answer.predicted, answer.refined)
-        eta, gamma = model.step_sizes(answer.penalty)
-        theta, phi = theta - eta * (own_theta + (ahead + pulled)), phi - gamma * (own_phi + their_phi)
+        assert state.sent is not None
+        rows.append(np.hstack([data.refined, data.refined + data.previous @ state.theta.T, state.sent]))
+        state, _ = state.step(answer)
     return rows

@@ -52,46 +52,40 @@ KEPT = 0.5  # the part of its gain in prediction that a fault may leave and the 
 GROWS = 1.5  # how many times the error may grow and the method still count as robust
 
 
-class Robustness(Experiment, name="robustness"):
+class Robustness(Experiment, name="robustness", revision=2):
     @staticmethod
     def tasks(request: Request) -> tuple[Task, ...]:
         runs = range(QUICK_REPETITIONS if request.quick else REPETITIONS)
-        asked: tuple[dict[str, object], ...] = ({"xi": XI}, {"weights": list(WEIGHTS)})
         tasks: list[Task] = []
-        for what in asked:
-            for fault, (_, levels, _, _) in FAULTS.items():
-                some = (levels[0], levels[len(levels) // 2], levels[-1]) if request.quick else levels
-                tasks += grid("robustness", {"level": some, "run": runs}, fault=fault, steps=STEPS, **what)
+        for fault, (_, levels, _, _) in FAULTS.items():
+            some = (levels[0], levels[len(levels) // 2], levels[-1]) if request.quick else levels
+            tasks += grid("robustness", {"level": some, "run": runs}, fault=fault, steps=STEPS, weights=list(WEIGHTS))
         return tuple(tasks)
 
     @staticmethod
     def compute(task: Task) -> Mapping[str, Value]:
-        """Errors of effects; or one-step errors of the augmented client on new data over the proprietary one's."""
-        made = case(task["fault"], task["level"], task["run"], task["steps"])
-        if "weights" in task.settings:
-            new = fresh(task["fault"], task["level"], task["run"], task["steps"])
-            asked = {name for pair in made.true for name in pair}
-            ratios = []
-            for weight in task["weights"]:
-                means = fit(made.whole, made.models, method="penalty", xi=weight).validate(new).mean()
-                some = {model: {n: each for n, each in units.items() if n in asked} for model, units in means.items()}
-                ratios.append(error_ratios(some, "augmented"))
-            return {"prediction": np.array(ratios)}
-        fits = {
-            "published": fit(made.whole, made.models, method="penalty", xi=task["xi"]),
-            "default": fit(made.recording, made.models, uncertainty=False),
-        }
+        """Errors of effects; and one-step errors of the augmented client on new data over the proprietary one's."""
+        of_case = task["fault"], task["level"], task["run"], task["steps"]
+        made, new = case(*of_case), fresh(*of_case)
+        trained = {w: fit(made.whole, made.models, method="penalty", xi=w) for w in task["weights"]}
+        asked, ratios = {name for pair in made.true for name in pair}, []
+        for found in trained.values():
+            means = found.validate(new).mean()
+            some = {model: {n: each for n, each in units.items() if n in asked} for model, units in means.items()}
+            ratios.append(error_ratios(some, "augmented"))
+        fits = {"published": trained[XI], "default": fit(made.recording, made.models, uncertainty=False)}
         if "all" in methods_of(task["fault"]):
             fits["all"] = fit(made.recording, made.models, estimate="all", uncertainty=False)
-        return {method: effect_error(responses(found.plant), made.true) for method, found in fits.items()}
+        errors = {method: effect_error(responses(found.plant), made.true) for method, found in fits.items()}
+        return {"prediction": np.array(ratios), **errors}
 
     def errors(self, fault: str, method: str) -> FloatArray:
         """Of effects: one row for each run, one column for each level."""
-        return self.of(method, by="level", fault=fault, xi=...)
+        return self.of(method, by="level", fault=fault)
 
     def ratios(self, fault: str, weight: float) -> FloatArray:
         """The augmented client's error over the proprietary one: rows are runs, columns levels."""
-        return self.of("prediction", by="level", fault=fault, weights=...)[:, :, WEIGHTS.index(weight)]
+        return self.of("prediction", by="level", fault=fault)[:, :, WEIGHTS.index(weight)]
 
     def extremes(self, fault: str, values: FloatArray) -> tuple[FloatArray, FloatArray, float]:
         """Of all runs without the fault, where their median is largest with it, and at which level that is."""

@@ -174,31 +174,18 @@ def _plane(seen: Mapping[str, ComplexArray], far: bool) -> Curve:
     def draw(axes: Axes) -> None:
         circle = np.exp(1j * np.linspace(0, 2 * np.pi, 200))
         axes.plot(circle.real, circle.imag, color=INK, linewidth=0.7)
-        open_marker: dict[str, Any] = {"linestyle": "", "markerfacecolor": "none", "markeredgewidth": 0.8}
         for k, ((label, values), (colour, marker, size)) in enumerate(zip(seen.items(), looks, strict=True)):
-            look = {"color": colour, "marker": marker, "markersize": size, "zorder": 3 + k, **open_marker}
+            look: dict[str, Any] = {"color": colour, "marker": marker, "markersize": size, "zorder": 3 + k}
+            look |= {"linestyle": "", "markerfacecolor": "none", "markeredgewidth": 0.8}
             axes.plot(values.real, values.imag, label=label, **look)
         if not far:
             axes.set_aspect("equal", adjustable="datalim")
             return
-        everything = np.concatenate([*seen.values(), circle])
-        _log_far_out(axes, "x", everything.real)
-        _log_far_out(axes, "y", everything.imag)
+        from matplotlib.ticker import NullLocator, SymmetricalLogLocator
+
+        for set_scale, axis in ((axes.set_xscale, axes.xaxis), (axes.set_yscale, axes.yaxis)):
+            set_scale("symlog", linthresh=LINEAR, linscale=1.5)
+            axis.set_major_locator(SymmetricalLogLocator(base=10, linthresh=1.0))
+            axis.set_minor_locator(NullLocator())
 
     return draw
-
-
-def _log_far_out(axes: Axes, which: str, values: FloatArray) -> None:
-    """An axis that is linear up to ``LINEAR`` and logarithmic beyond, with a few ticks at powers of ten."""
-    from matplotlib.ticker import NullLocator
-
-    least, most, size = float(values.min()), float(values.max()), float(np.abs(values).max())
-    reach = 1.6 * max(1.0, size)
-    decades = [10.0**k for k in range(1, 1 + max(1, int(np.ceil(np.log10(size + 1)))))]
-    near = [tick for tick in decades[:: 1 + len(decades) // 3] if tick <= 3 * size]
-    ticks = [*(-tick for tick in near[::-1] if least < -LINEAR), -1.0, 0.0, 1.0, *(t for t in near if most > LINEAR)]
-    limits = (-reach if least < -1.5 else -1.5, reach if most > 1.5 else 1.5)
-    axis, scale = (axes.xaxis, axes.set_xscale) if which == "x" else (axes.yaxis, axes.set_yscale)
-    scale("symlog", linthresh=LINEAR, linscale=1.5)
-    axis.set_minor_locator(NullLocator())
-    axes.set(**{f"{which}lim": limits, f"{which}ticks": ticks, f"{which}ticklabels": [f"{tick:g}" for tick in ticks]})
