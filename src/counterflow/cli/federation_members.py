@@ -16,11 +16,11 @@ from counterflow.cli.options import Folder
 from counterflow.cli.output import Format, Line, Part, Told, answering, picked, show
 from counterflow.errors import OptionError, StorageError
 from counterflow.federation.engine import engine
-from counterflow.federation.policy import Policy
+from counterflow.federation.policy import Policy, default_policy
 from counterflow.federation.sites import certificates, letters, members, party
 from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
 from counterflow.federation.sites.letters import JoinRequest
-from counterflow.federation.sites.plant_folder import PlantFolder, default_policy
+from counterflow.federation.sites.plant_folder import PlantFolder
 from counterflow.notebook import Table
 from counterflow.plant import LocalModel, Recording
 from counterflow.plant.model_file import load_model

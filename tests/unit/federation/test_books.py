@@ -19,9 +19,10 @@ from counterflow.exchange.compression import sufficient_message
 from counterflow.exchange.rows import privatised
 from counterflow.federation import Audit, Job
 from counterflow.federation.audit import FILE
+from counterflow.federation.policy import default_policy
 from counterflow.federation.reconciliation import compare
 from counterflow.federation.sites import backup as backups
-from counterflow.federation.sites.plant_folder import PlantFolder, default_policy
+from counterflow.federation.sites.plant_folder import PlantFolder
 from counterflow.privacy import Ledger
 from counterflow.protocol import encode
 

@@ -14,21 +14,19 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from types import MappingProxyType
 
 from counterflow.caveats import Caveat
 from counterflow.errors import OptionError, StorageError
 from counterflow.federation import audit
 from counterflow.federation.audit import Audit
 from counterflow.federation.engine import engine
-from counterflow.federation.policy import Policy
+from counterflow.federation.policy import Policy, default_policy
 from counterflow.federation.reconciliation import differences, reconcile
 from counterflow.federation.sites import certificates, keys, letters, members, party
 from counterflow.federation.sites.certificates import Kit, Participant
@@ -245,62 +243,7 @@ class PlantFolder(Party):
             yield log, opened.enter_context(Ledger.open(path, self.unit)) if path and paid else None
 
 
-def default_policy(unit: str, demanded: bool = True, ask: Mapping[str, Sequence[str]] = MappingProxyType({})) -> str:
-    """A strict policy, with words to whoever changes it; who may ask about which inputs, if that is known already."""
-    asking = "".join(f"{asker} = {json.dumps(list(inputs))}\n" for asker, inputs in ask.items())
-    return _DEFAULT.format(unit=unit, strict=Policy(unit), demanded=json.dumps(demanded), asking=asking)
-
-
 def _own(recording: Recording, unit: str) -> UnitRecording:
     if unit not in recording.names:
         raise OptionError(f"--log: it has no unit {unit!r}; there are {', '.join(recording.names)}.")
     return recording[unit]
-
-
-_DEFAULT = """# What may leave unit {unit}, and who may ask about its inputs: the plant's own file, read for every job.
-unit = "{unit}"
-
-[leave]
-# Jobs that this plant takes part in. "sufficient" needs one message; the others send one in every round.
-methods = ["sufficient"]
-largest_rows = {strict.largest_rows}
-# New jobs that are looked at, whatever comes of them.
-jobs_per_hour = {strict.jobs_per_hour}
-# Whether other plants may be shown signals that are made of this one's inputs. If all plants let them, a private fit
-# releases moments, which are far more exact at the same epsilon, and fits from logs can be private. The coordinator
-# knows what stood here when this plant asked to join.
-inputs_shown = false
-
-[privacy]
-# true: nothing leaves without noise that keeps the promise below. false: exact numbers leave, see the threat model.
-demanded = {demanded}
-# Of one job, at most. Smaller is more private and less exact: counterflow privacy plan
-epsilon = {strict.epsilon}
-delta = {strict.delta}
-# Consecutive measurements that are protected as one, at least.
-window = {strict.window}
-# Folder of the durable budget, beside this file: counterflow privacy ledger budgets
-ledger = "budgets"
-# Accounting with gaps (the paper's), and noise from a seed, which protects nothing: not here.
-published = false
-simulation = false
-# Whether inputs that a controller moves by what was measured, and that so carry it, may leave all the same.
-reacting_inputs = false
-# "each": every fit waits until the owner has looked at it: counterflow federation approve-job
-approval = "none"
-
-[ask]
-# Who may ask what would happen if this unit's inputs were others; nobody, unless it stands here:
-# turbine = ["valve", "fuel"]
-# condenser = ["*"]
-{asking}
-[answers]
-# Whether this plant may put questions itself.
-allowed = true
-
-[controllers]
-# Whether this plant's controllers answer in questions about the running plant. The laws stay here, but whoever asks
-# often learns them from the answers, and what they read: see the threat model.
-react = false
-trials_per_day = {strict.trials_per_day}
-"""
