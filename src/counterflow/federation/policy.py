@@ -21,10 +21,12 @@ from counterflow.federation.job import FITS
 from counterflow.federation.messages import SENT
 from counterflow.printable import flaw
 from counterflow.protocol.codec import SIZE_LIMIT
+from counterflow.records import describe, restore
 
 LARGEST_FILE = 1 << 20
 ALL = "*"
 APPROVALS = ("none", "each")
+_ASKING = ("unit", "ask", "answers")
 _HEADER_LINE = re.compile(r"\s*\[\s*([A-Za-z0-9_-]+)\s*\]")
 _KEY_LINE = re.compile(r"""\s*("[^"]*"|'[^']*'|[A-Za-z0-9_-]+)\s*=""")
 
@@ -93,7 +95,7 @@ class Policy:
     epsilon: float = _key("privacy", _number, 1.0)
     delta: float = _key("privacy", partial(_number, below=1.0), 1e-6)
     window: int = _key("privacy", _count, 1)
-    ledger: Path | None = _key("privacy", _path, None)
+    ledger: Path | None = _key("privacy", _path, None)  # noqa: RUF009 - a field, as the others
     published: bool = _key("privacy", _truth, False)
     simulation: bool = _key("privacy", _truth, False)
     reacting_inputs: bool = _key("privacy", _truth, False)
@@ -182,21 +184,15 @@ class Policy:
 
     def asking(self) -> dict[str, Any]:
         """What the coordinator has to know of it, in plain types; the rest is the plant's own affair."""
-        return {"unit": self.unit, "ask": {k: list(v) for k, v in self.ask.items()}, "answers": self.answers}
+        return describe(self, only=_ASKING)[0]
 
     @classmethod
     def from_asking(cls, found: object) -> Policy:
         """A policy of which only the asking part is known; nothing may leave by it."""
-        if not isinstance(found, dict) or set(found) != {"unit", "ask", "answers"}:
-            raise OptionError("policy: needs 'unit', 'ask' and 'answers', and nothing else")
-        unit, ask, answers = found["unit"], found["ask"], found["answers"]
         try:
-            if not isinstance(ask, dict) or not all(map(_is_name, (unit, *ask))):
-                raise ValueError("must be a unit, and {unit: [channels]}")
-            opened = {name: _names(channels) for name, channels in ask.items()}
-            return cls(unit, methods=(), ask=opened, answers=_truth(answers))
-        except ValueError as error:
-            raise OptionError(f"policy of unit {unit!r:.80}: {error}") from None
+            return restore(cls, found, {}, only=_ASKING, onto=cls("", methods=()))
+        except StorageError as error:
+            raise OptionError(f"policy: {error}") from error
 
 
 _KEYS: dict[str, dict[str, Field[Any]]] = {}  # of the file, by table and by what they are called there

@@ -15,11 +15,9 @@ log_config.json     what FLARE has to say goes to the site's one log
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-from counterflow.errors import StorageError
 from counterflow.federation.sites import party
 from counterflow.federation.sites.certificates import Participant
 from counterflow.federation.sites.members import FILE as LIST
@@ -50,17 +48,6 @@ def plant_site(kit: Path) -> PlantSite:
 def coordinator_site(kit: Path) -> CoordinatorSite:
     """The server of a kit."""
     return CoordinatorSite(kit.parent)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A file of a kit."""
-    try:
-        read = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise StorageError(f"federation: {path} cannot be read ({error}); start the site again") from error
-    if not isinstance(read, dict):
-        raise StorageError(f"federation: {path} does not hold a table; start the site again")
-    return read
 
 
 def prepare(kit: Path, who: Participant, federation: str, server: tuple[str, int]) -> None:

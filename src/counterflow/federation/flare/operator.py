@@ -28,8 +28,8 @@ from typing import Any, TypeVar
 from counterflow.errors import ProtocolError, StorageError
 from counterflow.federation.engine import DEADLINE, Progress
 from counterflow.federation.flare import jobs, processes, require_flare
-from counterflow.federation.flare.kit import read_json
 from counterflow.federation.job import Job
+from counterflow.federation.sites import party
 from counterflow.federation.sites.site import CoordinatorSite
 from counterflow.printable import shown
 
@@ -71,7 +71,7 @@ class Operator:
 
         # with no handler at all, Python prints what FLARE has to say of a server that does not answer
         logging.getLogger("nvflare").addHandler(_silent)
-        name = read_json(kit / "startup" / "fed_admin.json")["admin"]["username"]
+        name = str(party.read(kit.parent, party.COORDINATOR)["operator"])
         with contextlib.redirect_stdout(io.StringIO()):
             reach = f"the server cannot be reached as {name}"
             self._session = _said(reach, new_secure_session, name, str(kit.absolute()), timeout=patience)
