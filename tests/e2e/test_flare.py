@@ -437,7 +437,7 @@ class TestIntruders:
                 assert not _answer(plain)
 
     def test_a_plants_certificate_is_no_operators(self, lying: Loopback) -> None:
-        disguised = lying.root / "disguised"
+        disguised = lying.kits[OPERATOR].with_name("disguised")
         shutil.copytree(lying.kits[OPERATOR], disguised)
         for name in ("client.crt", "client.key"):
             shutil.copy(lying.kits["boiler"] / "startup" / name, disguised / "startup" / name)
