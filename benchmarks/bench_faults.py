@@ -35,8 +35,9 @@ from flare_loopback import Cable, Loopback
 import counterflow as cf
 from counterflow.federation.audit import FILE, Audit, verify
 from counterflow.federation.flare import processes
-from counterflow.federation.flare.kit import plant_site, read_json
+from counterflow.federation.flare.kit import plant_site
 from counterflow.federation.job import Job
+from counterflow.federation.sites import party
 from counterflow.privacy import Ledger, ledger_path
 
 UNITS = ("boiler", "turbine")
@@ -358,9 +359,7 @@ class Apart:
 @contextlib.contextmanager
 def _apart(sites: Sites, unit: str) -> Iterator[Apart]:
     """A namespace with one link out of it, at whose ends the server's port is carried on to 'localhost'."""
-    port = int(
-        read_json(sites.kits[unit] / "startup" / "fed_client.json")["servers"][0]["service"]["target"].split(":")[1]
-    )
+    port = party.read(sites.kits[unit].parent)["port"]
     space, (near, far) = f"counterflow{os.getpid()}", (f"cf{os.getpid()}a"[-15:], f"cf{os.getpid()}b"[-15:])
     code = (
         "import sys, time; sys.path.insert(0, sys.argv[1]); from flare_loopback import Cable; "
