@@ -29,6 +29,7 @@ from flare_loopback import Loopback
 
 import counterflow as cf
 from counterflow.federation.flare import processes
+from counterflow.federation.sites import party
 
 ROWS = 10_000
 ROUNDS = 40
@@ -211,8 +212,7 @@ def _journal(sites: Loopback, name: str, job: str) -> int:
 
 def _wire_bytes(sites: Loopback) -> int:
     """Bytes that the open connections to the server's port have carried so far, both ways, as the kernel counts."""
-    described = json.loads((sites.kits["localhost"] / "startup" / "fed_server.json").read_text())
-    port = described["servers"][0]["service"]["target"].rpartition(":")[2]
+    port = party.read(sites.kits["localhost"].parent)["port"]
     said = subprocess.run(["ss", "-Htin", f"sport = :{port}"], capture_output=True, text=True, check=True).stdout
     return sum(map(int, re.findall(r"bytes_(?:sent|received):(\d+)", said)))
 

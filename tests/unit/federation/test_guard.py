@@ -1,4 +1,4 @@
-"""The guard of a plant: what may leave, what may enter, what is charged and written down (hostile bytes: ``fuzzing``)."""
+"""The guard of a plant: what may leave, what may enter, what is charged and written down: see ``fuzzing``, too."""
 
 from __future__ import annotations
 
