@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import os
 import shutil
-import subprocess
-import sys
+import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tolerances import EXACT
 
-import counterflow as cf
 from counterflow import sealed_log
 from counterflow.errors import OptionError, PrivacyError, StorageError
 from counterflow.privacy.accounting import Balance, Cost, gaussian_mu, total_epsilon
@@ -29,11 +28,6 @@ from counterflow.privacy.stretch import RowRange
 from counterflow.sealed_log import SealedLogs
 
 DELTA = 1e-6
-ENVIRONMENT = {
-    **os.environ,
-    "PYTHONPATH": os.pathsep.join([str(Path(cf.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]),
-    "OPENBLAS_NUM_THREADS": "1",
-}
 
 
 def spend(ledger: Ledger, cost: Cost, what: str = "message") -> Entry:
@@ -310,77 +304,22 @@ def test_two_connections_see_each_others_spends(ledger: Ledger, path: Path) -> N
             ledger.require([claim(0.3)], "more")
 
 
-RACER = """
-import sys
-from counterflow.errors import PrivacyError
-from counterflow.privacy.accounting import Cost
-from counterflow.privacy.ledger import Ledger
-for line in sys.stdin:  # one ledger a round, both at once
-    with Ledger.open(line.strip()) as ledger:
-        print("ready", flush=True)
-        sys.stdin.readline()
-        try:
-            ledger.spend(Cost(0, 9, epsilon=0.6), sys.argv[1], fit="f", mechanism="m", source="s")
-            print("won", flush=True)
-        except PrivacyError:
-            print("refused", flush=True)
-"""
+def test_many_race_for_the_last_release_and_one_wins(ledger: Ledger, path: Path) -> None:
+    """Each with a connection of its own; processes that take turns and are killed: ``test_sealed_log``."""
+    barrier = threading.Barrier(6)
 
+    def won(_: int) -> bool:
+        with Ledger.open(path) as own:
+            barrier.wait()
+            try:
+                spend(own, claim(0.6))
+            except PrivacyError:
+                return False
+            return True
 
-def test_two_processes_race_for_the_last_release_and_one_wins(tmp_path: Path) -> None:
-    racers = [
-        subprocess.Popen(
-            [sys.executable, "-c", RACER, name],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT, bufsize=1,
-        )
-        for name in ("a", "b")
-    ]  # fmt: skip
-
-    def tell(text: str) -> None:
-        for racer in racers:
-            assert racer.stdin is not None
-            racer.stdin.write(text + "\n")
-            racer.stdin.flush()
-
-    def hear() -> list[str]:
-        return [racer.stdout.readline().strip() for racer in racers if racer.stdout is not None]
-
-    for k in range(60):
-        path = tmp_path / f"{k}.ledger"
-        Ledger.create(path, "boiler", 1.0, DELTA).close()
-        tell(str(path))
-        assert hear() == ["ready", "ready"]
-        tell("go")
-        assert sorted(hear()) == ["refused", "won"]
-        with Ledger.open(path) as ledger:
-            assert len(ledger.entries()) == 1
-            assert ledger.spent == 0.6
-    for racer in racers:
-        racer.communicate("")
-        assert racer.returncode == 0
-
-
-# ---- crashes
-
-SPENDER = """
-import os, sys
-from counterflow.privacy.accounting import Cost
-from counterflow.privacy.ledger import Ledger
-ledger = Ledger.open(sys.argv[1])
-print(ledger.spend(Cost(0, 9, epsilon=1e-6), "message", fit="f", mechanism="m", source="s").id, flush=True)
-os.kill(os.getpid(), 9)  # between the spend and the release
-"""
-
-
-def test_a_crash_between_spend_and_release_loses_no_spend(ledger: Ledger, path: Path) -> None:
-    ledger.close()
-    for k in (1, 2):  # a restart continues where the crash was
-        command = [sys.executable, "-c", SPENDER, str(path)]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT, check=False)
-        assert (done.stdout, done.returncode) == (f"{k}\n", -9)
-        with Ledger.open(path) as again:
-            assert [entry.id for entry in again.entries()] == list(range(1, k + 1))
-            assert again.spent == pytest.approx(k * 1e-6, rel=EXACT)
+    with ThreadPoolExecutor(6) as pool:
+        assert sum(pool.map(won, range(6))) == 1
+    assert (len(ledger.entries()), ledger.spent) == (1, 0.6)
 
 
 # ---- files not to be trusted

@@ -21,7 +21,7 @@ from counterflow.paper.contraction import estimator_responses
 from counterflow.paper.server import GradientNoise, Phase, ServerConfig, TrainingServer
 from counterflow.paper.unit import MessageNoise, TrainingUnit
 from counterflow.plant.excitation import autoregressive
-from counterflow.privacy import Ledger, Source, classical_multiplier, gaussian_delta, gaussian_release, ledger_path
+from counterflow.privacy import Ledger, Source, gaussian_release, ledger_path
 from counterflow.protocol import Finished, PerturbedStates, Plan, StateGradients, decode, encode
 from counterflow.randomness import stream
 
@@ -426,12 +426,6 @@ def test_gap_replacing_a_measurement_moves_a_row_further_than_the_sensitivity(no
     responses = estimator_responses("boiler", KalmanEstimator(model), model, 50)
     sensitivity = responses.constants(np.zeros((1, 1)), np.zeros(1)).message * R
     assert np.linalg.norm(rows[1] - rows[-1], axis=1).max() > 1.05 * sensitivity
-
-
-def test_gap_the_classical_formula_holds_for_small_epsilon_only():
-    for epsilon in (0.1, 1.0):
-        assert gaussian_delta(epsilon, 1 / classical_multiplier(epsilon, 1e-5)) <= 1e-5
-    assert gaussian_delta(20.0, 1 / classical_multiplier(20.0, 1e-5)) > 1e-4
 
 
 def test_gap_noise_in_the_published_method_leaves_a_bias_that_more_rows_do_not_cure(monkeypatch):
