@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import counterflow as cf
-from counterflow.federation.coordinator_session import CoordinatorSession
 from counterflow.federation.flare import jobs, kit, processes
 from counterflow.federation.flare.operator import FlareJobs, Operator
 from counterflow.federation.job import Job
+from counterflow.federation.sessions import CoordinatorSession
 from counterflow.federation.sites import letters
 from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
 from counterflow.federation.sites.plant_folder import PlantFolder

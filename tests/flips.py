@@ -21,10 +21,10 @@ import counterflow as cf
 from counterflow.errors import CounterflowError
 from counterflow.exchange.task import UnitData
 from counterflow.federation.audit import FILE, SITE, Audit
+from counterflow.federation.desk import QuestionBox
 from counterflow.federation.job import Job
 from counterflow.federation.parts import save_server, save_unit, saved_server, saved_unit
 from counterflow.federation.policy import Policy
-from counterflow.federation.question_box import QuestionBox
 from counterflow.federation.question_service import QuestionService
 from counterflow.federation.sites import keys, letters, members, party
 from counterflow.federation.sites.certificates import Participant

@@ -15,13 +15,12 @@ from counterflow.exchange.part import UnitPart
 from counterflow.exchange.task import UnitData
 from counterflow.federation import audit as audits
 from counterflow.federation.audit import Audit
-from counterflow.federation.coordinator_session import CoordinatorSession
 from counterflow.federation.engine import DEADLINE, Progress
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
 from counterflow.federation.parts import CoordinatorResult, save_server
-from counterflow.federation.plant_session import PlantSession
 from counterflow.federation.policy import Policy
+from counterflow.federation.sessions import CoordinatorSession, PlantSession
 from counterflow.federation.sites.site import CoordinatorSite
 from counterflow.fits import complete
 from counterflow.plant import LocalModel, Recording

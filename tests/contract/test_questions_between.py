@@ -16,9 +16,9 @@ import counterflow as cf
 from counterflow.errors import DataError, PrivacyError, ProtocolError, StorageError, UnidentifiedError, UnknownNameError
 from counterflow.federation.asking import RemoteServer
 from counterflow.federation.audit import SITE
+from counterflow.federation.desk import LIFETIME, QuestionBox
 from counterflow.federation.job import Job
 from counterflow.federation.parts import saved_server, saved_unit
-from counterflow.federation.question_box import LIFETIME, QuestionBox
 from counterflow.federation.question_service import QuestionService
 from counterflow.protocol import Answer, Ask, Change, Refused, Terms, decode, encode
 from counterflow.questions.asking import UnitView
@@ -233,7 +233,7 @@ def test_a_question_survives_the_death_of_whoever_carries_it(asking: Asking) -> 
     assert [data for _, data in sent] == [data for _, data in lost]
     answers = service.receive("turbine", sent)
     again = second.exchange([late[-1]], 0.0)  # of a question that is not open any more
-    assert asking.box.waiting() == [name]
+    assert list(asking.box.waiting()) == [name]
     answers = service.receive("turbine", again)
     assert second.exchange(answers, 0.0) == []
     data, *_ = asking.box.answer(name, 0.0)
@@ -264,13 +264,13 @@ def test_old_questions_are_thrown_away_and_a_full_box_says_so(tmp_path: Path, mo
     box, now = QuestionBox(store), time.time()
     old = box.put([b"x"])
     with monkeypatch.context() as patch:
-        patch.setattr("counterflow.federation.question_box.time.time", lambda: now + 2 * LIFETIME)
-        assert box.waiting() == []
+        patch.setattr("counterflow.federation.desk.time.time", lambda: now + 2 * LIFETIME)
+        assert not box.waiting()
         box.settle(old, [b"too late"])
         box.put([b"y"])
         assert [row.pieces for row in store.rows("questions")] == [(b"y",)]
     box = QuestionBox(SealedLogs(None, SITE))
-    monkeypatch.setattr("counterflow.federation.question_box.MOST", 2)
+    monkeypatch.setattr("counterflow.federation.desk.MOST", 2)
     box.put([b"1"])
     box.put([b"2"])
     with pytest.raises(StorageError, match="2 questions wait"):

@@ -17,10 +17,10 @@ import numpy as np
 from counterflow.errors import CounterflowError, DataError, OptionError, ProtocolError, StorageError
 from counterflow.federation.audit import Audit
 from counterflow.federation.controllers import MOST_STEPS, Carry, ControllerTerms, Rounds
+from counterflow.federation.desk import LARGEST
 from counterflow.federation.job import Job
 from counterflow.federation.messages import spoken
 from counterflow.federation.policy import Policy
-from counterflow.federation.question_box import LARGEST
 from counterflow.federation.question_gate import PER_MINUTE, QuestionGate, QuestionRate
 from counterflow.federation.refusal import Numbered, refusal_of
 from counterflow.files import make_folder

@@ -28,7 +28,6 @@ from nvflare.apis.signal import Signal
 
 from counterflow.errors import CounterflowError, ProtocolError
 from counterflow.federation.controllers import Carry, Unanswered
-from counterflow.federation.coordinator_session import CoordinatorSession
 from counterflow.federation.engine import Progress
 from counterflow.federation.flare import jobs, kit
 from counterflow.federation.flare.jobs import CANNOT, REFUSAL, TASK, packed, unpacked
@@ -37,6 +36,7 @@ from counterflow.federation.job import QUESTIONS, Job
 from counterflow.federation.parts import save_server
 from counterflow.federation.question_service import QuestionService
 from counterflow.federation.refusal import Numbered, Refusal
+from counterflow.federation.sessions import CoordinatorSession
 
 _UNREACHED = frozenset(  # a refusal has another code: that of the executor, or of the plant's filter
     {

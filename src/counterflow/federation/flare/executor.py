@@ -21,8 +21,8 @@ from counterflow.federation.flare.jobs import CANNOT, HEADERS, REFUSAL, TASK, pa
 from counterflow.federation.flare.processes import end_with_parent
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
-from counterflow.federation.plant_session import PlantSession
 from counterflow.federation.refusal import Refusal
+from counterflow.federation.sessions import PlantSession
 from counterflow.federation.sites.site import PlantSite
 
 PATIENCE = 10.0  # seconds that a plant keeps the coordinator waiting for a question

@@ -29,16 +29,14 @@ from counterflow.federation import audit, job_gate
 from counterflow.federation.asking import PlantView
 from counterflow.federation.audit import Audit
 from counterflow.federation.controllers import Carry
-from counterflow.federation.coordinator_session import CoordinatorSession
-from counterflow.federation.desk import PlantDesk
+from counterflow.federation.desk import PlantDesk, QuestionBox
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import QUESTIONS, Job
 from counterflow.federation.parts import UNIT_FILE, finished_fits, questions_about, save_unit, saved_server, saved_unit
-from counterflow.federation.plant_session import PlantSession
 from counterflow.federation.policy import Policy
-from counterflow.federation.question_box import QuestionBox
 from counterflow.federation.question_gate import PER_MINUTE
 from counterflow.federation.question_service import GRACE, QuestionService
+from counterflow.federation.sessions import CoordinatorSession, PlantSession
 from counterflow.federation.sites import party
 from counterflow.files import write_whole
 from counterflow.plant import LocalModel, Recording
