@@ -35,7 +35,6 @@ from flare_loopback import Cable, Loopback
 import counterflow as cf
 from counterflow.federation.audit import FILE, Audit, verify
 from counterflow.federation.flare import processes
-from counterflow.federation.flare.kit import plant_site
 from counterflow.federation.job import Job
 from counterflow.federation.sites import party
 from counterflow.privacy import Ledger, ledger_path
@@ -87,7 +86,7 @@ class Sites(Loopback):
             assert (told.rounds, told.bytes_up, told.bytes_down) == (due.rounds, due.bytes_up, due.bytes_down), told
         charged = 0
         for unit in self.units:
-            home = plant_site(self.kits[unit]).home
+            home = self.kits[unit].parent
             assert verify(home / FILE).broken is None, f"{unit}: {verify(home / 'audit.jsonl')}"
             with Audit(home / FILE) as audit:
                 left = [one for one in audit.records() if one["event"] == "left" and one["job"] == job.id]
@@ -164,7 +163,7 @@ class Follower(threading.Thread):
             self.error = error
 
     def state(self) -> dict[str, Any]:
-        return self._sites.server.state(self.job.id)
+        return self._sites.state(self.job)
 
     def until(self, condition: Any, patience: float = 300) -> bool:
         """Wait; False if the job was over before."""

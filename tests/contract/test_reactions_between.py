@@ -226,7 +226,7 @@ def test_after_a_private_fit_no_controller_answers(made: Machines, monkeypatch: 
         return saved
 
     trial = next(sent for unit, sent, _ in made.trials if unit == "boiler")
-    monkeypatch.setattr("counterflow.federation.sites.site.saved_unit", private)
+    monkeypatch.setattr("counterflow.federation.sites.plant_folder.saved_unit", private)
     with pytest.raises(ProtocolError, match="no controllers"):
         made.plant("boiler").exchange([(0, trial)], 0.0)
 

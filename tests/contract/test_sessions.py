@@ -32,7 +32,7 @@ from counterflow.federation.audit import FILE, SITE, Audit
 from counterflow.federation.engine import Jobs
 from counterflow.federation.parts import saved_server
 from counterflow.federation.reconciliation import compare
-from counterflow.federation.sites.site import CoordinatorSite
+from counterflow.federation.sites import party
 from counterflow.learning.clipping import own_response
 from counterflow.paper.server import TrainingServer
 from counterflow.paper.unit import TrainingUnit
@@ -723,20 +723,20 @@ def test_kill_9_at_random_times(tmp_path: Path) -> None:
 
 def test_loopback_is_an_engine(tmp_path: Path) -> None:
     """What a command asks of any engine: follow a job to its end, tell its state, go on with one that broke off."""
-    job, site = job_of("sufficient"), CoordinatorSite(tmp_path / "home")
+    job, home = job_of("sufficient"), tmp_path / "home"
     units = {n: UnitData(RECORDING[n].unit, RECORDING[n].y, RECORDING[n].u, MODELS[n]) for n in INPUTS}
-    jobs: Jobs = LoopbackJobs(tmp_path, site, units, policies_of(tmp_path, False))
+    jobs: Jobs = LoopbackJobs(tmp_path, home, units, policies_of(tmp_path, False))
     seen: list[dict[str, Any]] = []
     state = jobs.follow(job, progress=seen.append)
     assert (state["state"], state["exchanges"], seen) == ("finished", 4, [state])
-    assert np.array_equal(saved_server(site.home, job.id)[1].A, run(tmp_path / "other", job).server.A)
+    assert np.array_equal(saved_server(home, job.id)[1].A, run(tmp_path / "other", job).server.A)
     assert jobs.follow(job) == state, "a job that is finished is not run again"
     assert not jobs.alive(jobs.submit(job, job.units))
-    alone: Jobs = LoopbackJobs(tmp_path, site, {}, {})
+    alone: Jobs = LoopbackJobs(tmp_path, home, {}, {})
     with pytest.raises(ProtocolError, match="not here: boiler, turbine"):
         alone.submit(job_of("lagrangian"), job.units)
-    strict: Jobs = LoopbackJobs(tmp_path, site, units, policies_of(tmp_path, True))
+    strict: Jobs = LoopbackJobs(tmp_path, home, units, policies_of(tmp_path, True))
     with pytest.raises(PrivacyError):
         strict.follow(job_of("lagrangian"))
-    failed = site.state(job_of("lagrangian").id)
+    failed = party.state(home, job_of("lagrangian").id)
     assert (failed["state"], failed["code"]) == ("failed", "privacy.demanded")

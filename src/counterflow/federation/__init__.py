@@ -35,4 +35,4 @@ def plant(folder: str | Path, fit: str | None = None, patience: float = 60.0) ->
     """
     from counterflow.federation.sites.plant_folder import PlantFolder
 
-    return PlantFolder.open(Path(folder)).site.view(fit, patience)
+    return PlantFolder.open(Path(folder)).view(fit, patience)

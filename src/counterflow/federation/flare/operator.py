@@ -30,7 +30,6 @@ from counterflow.federation.engine import DEADLINE, Progress
 from counterflow.federation.flare import jobs, processes, require_flare
 from counterflow.federation.job import Job
 from counterflow.federation.sites import party
-from counterflow.federation.sites.site import CoordinatorSite
 from counterflow.printable import shown
 
 CONNECT = 20.0, 5.0  # seconds to reach the server: for one call, and for one try of many
@@ -153,7 +152,7 @@ class FlareJobs:
 
     kit: Path
     operator_kit: Path
-    site: CoordinatorSite
+    folder: Path
 
     def submit(self, job: Job, units: Sequence[str]) -> str:
         with tempfile.TemporaryDirectory() as place, Operator(self.operator_kit) as operator:
@@ -184,7 +183,7 @@ class _Following:
     """One follower's view: its connection, the run it watches, and when it last had news."""
 
     def __init__(self, runs: FlareJobs, job: Job, written: Path, patience: float, progress: Progress) -> None:
-        self._runs, self._site, self._job, self._written = runs, runs.site, job, written
+        self._runs, self._folder, self._job, self._written = runs, runs.folder, job, written
         self._patience, self._progress = patience, progress
         self._operator: Operator | None = None
         self._lost: set[str] = set()  # runs that are over, whether or not their processes have noticed
@@ -286,7 +285,7 @@ class _Following:
             time.sleep(0.2)
 
     def _state(self) -> dict[str, Any]:
-        return self._site.state(self._job.id)
+        return party.state(self._folder, self._job.id)
 
     # ---- the server
 
@@ -335,10 +334,10 @@ class _Following:
 
     def _wait(self, reason: str, seconds: float) -> None:
         self._tell({**self._said, "state": "waiting", "reason": reason})
-        left = shutil.disk_usage(self._site.home).free
+        left = shutil.disk_usage(self._folder).free
         if left < ROOM:  # a server whose disk is full answers nothing, and cannot write why
             raise StorageError(
-                f"federation: {self._job.label}: {left} bytes are left on the disk of {str(self._site.home)!r}: free "
+                f"federation: {self._job.label}: {left} bytes are left on the disk of {str(self._folder)!r}: free "
                 "some space, then run it again: it goes on"
             )
         self._give_up_if_late(reason)

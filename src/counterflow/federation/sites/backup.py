@@ -42,7 +42,7 @@ def backup(plant: PlantFolder, to: Path) -> dict[str, Any]:
         raise StorageError(f"{str(to)!r} exists: give a new file, and keep the old backup until this one is written.")
     books: dict[str, bytes] = {}
     path = _path(plant)
-    with plant.site.audit() as log, Ledger.open(path, plant.unit) as ledger:
+    with plant.audit() as log, Ledger.open(path, plant.unit) as ledger:
         require_current(log, ledger)
         for name, place, schema in ((_AUDIT, plant.folder / _AUDIT, SITE), (_LEDGER, path, LEDGER)):
             with SealedLogs(place, schema, make=False) as logs:
@@ -94,7 +94,7 @@ def restore(plant: PlantFolder, file: Path, nothing_left_since: bool = False) ->
             if lost:
                 put_in_place(copies / copy, own, mark)
                 told.append(named)
-    with plant.site.audit() as log:
+    with plant.audit() as log:
         log.write("restored", unit=plant.unit, what=told, made=about["made"], differ=differ)
     return told
 
