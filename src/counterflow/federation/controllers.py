@@ -147,24 +147,23 @@ class Rounds:
     carry : takes a trial to a unit.
     job : the standing job.
     waiting : within it, others are heard.
-    most : rounds of the question.
     supposed : {unit: word} where a unit's own question supposes other laws.
     """
 
     def __init__(
-        self, carry: Carry, job: Job, waiting: Callable[[], AbstractContextManager[Any]], most: int = MOST_ROUNDS,
+        self, carry: Carry, job: Job, waiting: Callable[[], AbstractContextManager[Any]],
         supposed: Mapping[str, str] = MappingProxyType({}),
     ) -> None:  # fmt: skip
         self._supposed = supposed
-        self._carry, self._job, self._waiting, self._most = carry, job, waiting, most
+        self._carry, self._job, self._waiting = carry, job, waiting
         self.count, self._until = 0, time.monotonic() + LONGEST
 
     def __call__(self, trials: Mapping[str, Trial]) -> dict[str, Reaction]:
         """What every unit says; an error names one that does not answer."""
         self.count += 1
-        if self.count > self._most or time.monotonic() > self._until:
+        if self.count > MOST_ROUNDS or time.monotonic() > self._until:
             raise OptionError(
-                f"with controllers reacting, this question takes more than {self._most} rounds between the machines, "
+                f"with controllers reacting, this question takes more than {MOST_ROUNDS} rounds between the machines, "
                 f'or {LONGEST:.0f} s: ask for fewer steps, or with controllers="held"',
                 code="too-many-rounds",
             )

@@ -21,7 +21,7 @@ from counterflow.federation.job import Job
 from counterflow.federation.messages import spoken
 from counterflow.federation.parts import CoordinatorResult
 from counterflow.federation.refusal import Numbered
-from counterflow.federation.turns import LOG, Outgoing, Session, difference, fingerprint
+from counterflow.federation.turns import LOG, Outgoing, Session, fingerprint
 from counterflow.fits.engine import Traffic
 from counterflow.privacy.clipping import AddedNoise
 from counterflow.protocol import Message, StateGradients, encode
@@ -129,10 +129,6 @@ class PlantSession(Session[UnitState]):
         return dict(self._notes)
 
     # ---- after a crash
-
-    def _begun(self, opening: Row) -> None:
-        if changed := difference(opening.table["own"], self._opening.table["own"]):
-            self._changed(changed)
 
     def _restore(self, table: dict[str, Any], pieces: list[bytes]) -> None:
         super()._restore(table, pieces)
