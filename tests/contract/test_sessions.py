@@ -176,7 +176,7 @@ def test_logs_without_models_give_the_same_system_and_parts(
     snapshots: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if snapshots:
-        monkeypatch.setattr(turns, "has_grown_long", lambda size, before: True)
+        short_logs(monkeypatch)
     recording = cf.random_plant(units=["boiler", "turbine"], outputs=3, rng=4).simulate(200, rng=5)
     options = {"rank": 2, "same_row": False}
     wanted = cf.fit(recording, None, over_the_wire=True, **options)
@@ -212,33 +212,27 @@ def lose_some() -> Hook:
     return hook
 
 
-@pytest.fixture
-def _short_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_logs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A snapshot after every turn."""
     monkeypatch.setattr(turns, "has_grown_long", lambda size, before: True)
 
 
-def undisturbed(job: Job, found: SessionsFit, case: str, folder: Path) -> None:
+@pytest.mark.parametrize("snapshots", [False, True])
+@pytest.mark.parametrize("case", CASES)
+def test_losing_parties_at_every_moment_or_at_random_with_snapshots_changes_nothing(
+    case: str, snapshots: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if snapshots:
+        short_logs(monkeypatch)
+    job = job_of(case)
+    found = run(tmp_path, job, lose_some() if snapshots else lose_all)
     agree(found, case)
     if job.privacy is None:
         assert found.result.status == reference(case).status
         for name in INPUTS:
-            assert verify(folder / name / FILE).broken is None
+            assert verify(tmp_path / name / FILE).broken is None
     else:
-        check_books(folder)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_losing_everybody_at_every_moment_changes_nothing(case: str, tmp_path: Path) -> None:
-    job = job_of(case)
-    undisturbed(job, run(tmp_path, job, lose_all), case, tmp_path)
-
-
-@pytest.mark.usefixtures("_short_logs")
-@pytest.mark.parametrize("case", CASES)
-def test_losing_some_of_them_at_random_and_going_on_from_snapshots_changes_nothing(case: str, tmp_path: Path) -> None:
-    job = job_of(case)
-    undisturbed(job, run(tmp_path, job, lose_some()), case, tmp_path)
+        check_books(tmp_path)
 
 
 def no_commit(store: SealedLogs, connection: Any) -> None:
@@ -285,31 +279,26 @@ def survives(
     assert deaths >= 6
 
 
-@pytest.mark.parametrize("how", ["before", "half", "after"] if THOROUGH else ["half", "after"])
-@pytest.mark.parametrize("case", CASES if THOROUGH else ["sufficient", "penalty gradient"])
-def test_dying_at_each_write_changes_nothing(
-    case: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+DEATHS = {  # what is written, and how often before somebody dies
     # the plant's first audit line, its first turn, the coordinator's first turn and acknowledgement, two later ones
-    survives(tmp_path, case, "append", how, (3, 4, 5, 6, 8, 11), monkeypatch)
+    **dict.fromkeys(CASES if THOROUGH else ["sufficient", "penalty gradient"], ("append", (3, 4, 5, 6, 8, 11), False)),
+    "penalty gradient, logs begin anew": ("begin_anew", (1, 2, 3, 8, 13, 20), True),
+    "lagrangian, logs begin anew": ("append", (3, 4, 5, 6, 12, 20), True),
+}
+
+
+@pytest.mark.parametrize("how", ["before", "half", "after"])
+@pytest.mark.parametrize("deaths", DEATHS)
+def test_dying_at_a_write_changes_nothing(
+    deaths: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    what, some, snapshots = DEATHS[deaths]
+    if snapshots:
+        short_logs(monkeypatch)
+    survives(tmp_path, deaths.split(",")[0], what, how, some, monkeypatch)
 
 
 # ---- logs that begin anew
-
-
-@pytest.mark.usefixtures("_short_logs")
-@pytest.mark.parametrize(
-    ("case", "what", "how"),
-    [
-        *(("penalty gradient", "begin_anew", how) for how in ("half", "after")),
-        *(("lagrangian", "append", how) for how in ("before", "half", "after")),
-    ],
-)
-def test_dying_while_logs_begin_anew_and_in_between_changes_nothing(
-    case: str, what: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    some = (1, 2, 3, 8, 13, 20) if what == "begin_anew" else (3, 4, 5, 6, 12, 20)
-    survives(tmp_path, case, what, how, some, monkeypatch)
 
 
 def test_what_is_on_the_disk_does_not_grow_with_the_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,8 +341,10 @@ def test_a_job_that_is_over_is_not_estimated_again_and_needs_nothing_of_a_unit(
         assert result.traffic == wanted.result.traffic
 
 
-@pytest.mark.usefixtures("_short_logs")
-def test_another_log_model_or_estimator_is_refused_after_a_snapshot(tmp_path: Path) -> None:
+def test_another_log_model_or_estimator_is_refused_after_a_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short_logs(monkeypatch)
     job = job_of("penalty gradient")
     with federation(tmp_path, job) as everybody:
         everybody.plant("boiler").receive(0, everybody.coordinator.outgoing()[0].data)

@@ -15,7 +15,8 @@ import json
 import secrets
 import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -99,25 +100,22 @@ def restore(plant: PlantFolder, file: Path, nothing_left_since: bool = False) ->
     return told
 
 
-def _current(log: Audit, path: Path, unit: str) -> Ledger:
-    ledger = Ledger.open(path, unit)
-    try:
+@contextmanager
+def _current(log: Audit, path: Path, unit: str) -> Iterator[Ledger]:
+    with Ledger.open(path, unit) as ledger:
         require_current(log, ledger)
-    except BaseException:
-        ledger.close()
-        raise
-    return ledger
+        yield ledger
 
 
-def _is_lost(opened: Callable[[], Any]) -> bool:
+def _is_lost(opened: Callable[[], AbstractContextManager[object]]) -> bool:
     """Whether it cannot be opened, which checks all of it; what another process holds is not lost."""
     try:
-        opened().close()
+        with opened():
+            return False
     except CounterflowError as error:
         if error.code == "in-use":
             raise
         return True
-    return False
 
 
 def _path(plant: PlantFolder) -> Path:
