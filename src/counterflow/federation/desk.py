@@ -250,12 +250,10 @@ class PlantDesk:
             self._state = state
             try:
                 self.guard = self._renewed()
-                asking = self.guard.policy.asking()
             except CounterflowError as error:  # a policy that cannot be read allows nothing
                 self.guard = self.guard.closed()
-                asking = self.guard.policy.asking()
                 self.guard.audit.write("refused", job=self._job.id, unit=self.guard.unit, reason=f"{error}"[:2000])
-            self._asking = asking
+            self._asking = self.guard.policy.asking()
 
     def _terms(self) -> Numbered:
         """Who may ask about this plant's inputs, until the coordinator has said it back."""

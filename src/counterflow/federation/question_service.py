@@ -175,8 +175,8 @@ class QuestionService:
 
     def _take_down(self, unit: str, found: Any) -> None:
         """What a plant says, or has said before, of who may ask about it and of its controllers."""
-        asking = {key: value for key, value in found.items() if key != "controllers"} if isinstance(found, dict) else {}
-        policy, said = Policy.from_asking(asking), found.get("controllers") if asking else None
+        told = dict(found) if isinstance(found, dict) else {}
+        said, policy = told.pop("controllers", None), Policy.from_asking(told)
         if policy.unit != unit:
             raise ProtocolError(f"server: unit {unit!r} sends the terms of {policy.unit!r:.100}")
         known = {} if said is None else {unit: ControllerTerms.from_json(said, len(self._job.inputs[unit]))}

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,20 +95,12 @@ class Operator:
 
     def answering(self, names: Sequence[str]) -> tuple[str, ...]:
         """Those of the named plants that answer when they are asked: one that was killed stays on the server's list."""
-        listed = [name for name in self.plants() if name in names]
-        if not listed:
+        if not (listed := [name for name in self.plants() if name in names]):
             return ()
-        said = _said("the server gave no word of its plants", self._asked_all, listed)
+        blame, ask = "the server gave no word of its plants", self._session.get_client_job_status
+        said = _said(blame, ask, listed, nobody=_LEFT) or ()
         silent = {str(one["client_name"]) for one in said if one.get("status") in ("no_reply", "error")}
         return tuple(sorted({str(one["client_name"]) for one in said} - silent))
-
-    def _asked_all(self, names: list[str]) -> list[dict[str, Any]]:
-        try:
-            return list(self._session.get_client_job_status(names) or ())
-        except Exception as error:
-            if type(error).__name__ not in _LEFT:
-                raise
-            return []
 
     def state(self, run: str) -> str:
         """FLARE's word for the state of a run: SUBMITTED, RUNNING, FINISHED:COMPLETED, FINISHED:..."""
@@ -137,11 +129,15 @@ class Operator:
         return dict(_said(f"the server does not know run {run}", self._session.get_job_meta, run))
 
 
-def _said(blame: str, call: Callable[..., Any], *given: Any, **named: Any) -> Any:
-    """What a call of FLARE's returns; its errors of every kind become ours."""
+def _said(
+    blame: str, call: Callable[..., Any], *given: Any, nobody: Collection[str] = (), **named: Any
+) -> Any:  # fmt: skip
+    """What a call of FLARE's returns; its errors of every kind become ours, but for those that mean ``nobody``."""
     try:
         return call(*given, **named)
     except Exception as error:
+        if type(error).__name__ in nobody:
+            return None
         kind = ProtocolError if type(error).__name__ in _ANSWERS else Unreachable
         raise kind(f"federation: {blame}: {type(error).__name__}: {shown(error)}") from error
 
