@@ -6,7 +6,6 @@ Its keys, with what each is for, stand in ``default_policy``. Left out, a key is
 from __future__ import annotations
 
 import json
-import math
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -53,7 +52,7 @@ def _count(value: Any, most: int = 1 << 40) -> int:
     return value
 
 
-def _number(value: Any, below: float = math.inf) -> float:
+def _number(value: Any, below: float = 1e300) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < below:
         raise ValueError(f"must be a finite number above 0{', below 1' * (below == 1)}, got {value!r:.40}")
     return float(value)

@@ -89,6 +89,7 @@ def test_defaults_are_strict() -> None:
         ("demanded = true", "demand = true", 11, "there is no such key; there are demanded"),
         ("epsilon = 0.5", "epsilon = -1", 12, "above 0"),
         ("epsilon = 0.5", "epsilon = inf", 12, "finite"),
+        ("epsilon = 0.5", f"epsilon = {10**400}", 12, "finite"),
         ("delta = 1e-7", "delta = 1", 13, "below 1"),
         ("window = 3", "window = true", 14, "whole number"),
         ('ledger = "budgets"', 'ledger = ""', 15, "must be text"),

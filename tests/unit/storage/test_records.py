@@ -166,6 +166,7 @@ def test_what_is_no_data_is_not_written() -> None:
         ("pair/0", True, "pair/0: should be int"),
         ("pair/0", 2**70, "pair/0: should be int"),
         ("numbers/0", "1", "numbers/0: should be float"),
+        ("numbers/0", 10**400, "numbers/0: should be float"),
         ("numbers/0", "nan", "numbers/0: is not a finite number"),
         ("mode", "quick", "mode: should be"),
         ("colour", "GREEN", "colour: should be"),
