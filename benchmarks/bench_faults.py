@@ -35,8 +35,8 @@ from flare_loopback import Cable, Loopback
 import counterflow as cf
 from counterflow.federation.audit import FILE, Audit, verify
 from counterflow.federation.flare import processes
-from counterflow.federation.flare.kit import plant_site, read_json
 from counterflow.federation.job import Job
+from counterflow.federation.sites import party
 from counterflow.privacy import Ledger, ledger_path
 
 UNITS = ("boiler", "turbine")
@@ -86,7 +86,7 @@ class Sites(Loopback):
             assert (told.rounds, told.bytes_up, told.bytes_down) == (due.rounds, due.bytes_up, due.bytes_down), told
         charged = 0
         for unit in self.units:
-            home = plant_site(self.kits[unit]).home
+            home = self.kits[unit].parent
             assert verify(home / FILE).broken is None, f"{unit}: {verify(home / 'audit.jsonl')}"
             with Audit(home / FILE) as audit:
                 left = [one for one in audit.records() if one["event"] == "left" and one["job"] == job.id]
@@ -163,7 +163,7 @@ class Follower(threading.Thread):
             self.error = error
 
     def state(self) -> dict[str, Any]:
-        return self._sites.server.state(self.job.id)
+        return self._sites.state(self.job)
 
     def until(self, condition: Any, patience: float = 300) -> bool:
         """Wait; False if the job was over before."""
@@ -358,9 +358,7 @@ class Apart:
 @contextlib.contextmanager
 def _apart(sites: Sites, unit: str) -> Iterator[Apart]:
     """A namespace with one link out of it, at whose ends the server's port is carried on to 'localhost'."""
-    port = int(
-        read_json(sites.kits[unit] / "startup" / "fed_client.json")["servers"][0]["service"]["target"].split(":")[1]
-    )
+    port = party.read(sites.kits[unit].parent)["port"]
     space, (near, far) = f"counterflow{os.getpid()}", (f"cf{os.getpid()}a"[-15:], f"cf{os.getpid()}b"[-15:])
     code = (
         "import sys, time; sys.path.insert(0, sys.argv[1]); from flare_loopback import Cable; "

@@ -29,7 +29,8 @@ from flare_loopback import Loopback
 
 import counterflow as cf
 from counterflow.federation.flare import processes
-from counterflow.federation.flare.kit import read_json
+from counterflow.federation.sites import party
+from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
 
 ROWS = 10_000
 ROUNDS = 40
@@ -121,7 +122,7 @@ def _one_round(sites: Loopback, models: Any, number: str) -> dict[str, str]:
         while not sites.operator.state(run).startswith("FINISHED"):
             time.sleep(0.05)
         flares.append(time.perf_counter() - clock)
-    with sites.server.session(job) as session:
+    with CoordinatorFolder.open(sites.root / "localhost").session(job) as session:
         found = session.result().server
     worst = max(np.abs(found.A - wanted.plant.A).max(), np.abs(found.B - wanted.plant.B).max())
     return {
@@ -145,7 +146,7 @@ def _iterative(sites: Loopback, models: Any, number: str) -> dict[str, str]:
     used: list[dict[str, float]] = []
     journals = {"localhost": 0, sites.units[0]: 0}
     while True:
-        state = sites.server.state(job.id)
+        state = sites.state(job)
         rounds = state.get("exchanges", 0) // len(sites.units)
         if state.get("run") == run and rounds not in marks:
             marks[rounds] = (time.perf_counter(), _wire_bytes(sites), state["bytes_up"] + state["bytes_down"])
@@ -167,7 +168,7 @@ def _iterative(sites: Loopback, models: Any, number: str) -> dict[str, str]:
     while any(one.job for one in processes.running(sites.kits["localhost"])):  # it has the session until it ends
         time.sleep(0.1)
     clock = time.perf_counter()
-    with sites.server.session(job) as session:
+    with CoordinatorFolder.open(sites.root / "localhost").session(job) as session:
         opened = time.perf_counter() - clock
         found = session.result().server
     worst = max(np.abs(found.A - wanted.plant.A).max(), np.abs(found.B - wanted.plant.B).max())
@@ -212,8 +213,7 @@ def _journal(sites: Loopback, name: str, job: str) -> int:
 
 def _wire_bytes(sites: Loopback) -> int:
     """Bytes that the open connections to the server's port have carried so far, both ways, as the kernel counts."""
-    described = read_json(sites.kits["localhost"] / "startup" / "fed_server.json")
-    port = described["servers"][0]["service"]["target"].rpartition(":")[2]
+    port = party.read(sites.kits["localhost"].parent)["port"]
     said = subprocess.run(["ss", "-Htin", f"sport = :{port}"], capture_output=True, text=True, check=True).stdout
     return sum(map(int, re.findall(r"bytes_(?:sent|received):(\d+)", said)))
 

@@ -1,7 +1,7 @@
 """Hostile input, 100,000 cases and more: nothing but refusals, no case that takes long, no memory that grows.
 
-Run: python benchmarks/bench_fuzz.py [--cases 30000] [--examples 2000] [--seed 1]
-``cases`` are of damaged good input, for each reader; ``examples``: for the fuzz tests of guard and coordinator.
+Run: python benchmarks/bench_fuzz.py [--cases 30000] [--seed 1]
+``cases`` are of damaged good input, for each reader.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ import sys
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy is imported
 
 import argparse
-import subprocess
-import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -22,17 +20,13 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import machine
 from fuzzing import run, targets
 
-ROOT = Path(__file__).parents[1]
 SLOWEST = 2.0  # seconds for one case, on a machine that does other things, too
 MOST = 200.0  # MB
-PARTIES = ("test_fuzz_guard", "test_fuzz_coordinator")
-RUNS = 6  # of them, one being for three methods
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--cases", type=int, default=30_000)
-    parser.add_argument("--examples", type=int, default=2_000)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     rows, total = [], 0
@@ -47,43 +41,18 @@ def main() -> None:
                 f"| {outcome.grown:.1f} | {outcome.seconds / outcome.cases * 1e6:.0f} |"
             )
             print(rows[-1], flush=True)
-    seconds = _hypothesis(given.examples)
-    total += RUNS * given.examples
     lines = [
         "# Fuzzing what comes from outside",
         "",
-        f"`python benchmarks/bench_fuzz.py --cases {given.cases} --examples {given.examples} --seed {given.seed}` on "
-        f"{machine.description('hypothesis')}.",
+        f"`python benchmarks/bench_fuzz.py --cases {given.cases} --seed {given.seed}` on "
+        f"{machine.description()}.",
         f"{total:,} cases in all: every one was refused with an error of Counterflow's own, or was harmless and taken.",
         "",
         "| reader | cases | refused | slowest case, ms | peak memory grown, MB | mean, us |",
         "|---|---|---|---|---|---|",
         *rows,
-        "",
-        f"Parties, {given.examples:,} examples each of {', '.join(PARTIES)} (guard: three methods): passed in "
-        f"{seconds:.0f} s.",
     ]
     machine.write("fuzz", "\n".join(lines))
-
-
-def _hypothesis(examples: int) -> float:
-    clock = time.perf_counter()
-    subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-x",
-            "tests/unit/federation/test_guard.py",
-            "-k",
-            " or ".join(PARTIES),
-        ],
-        cwd=ROOT,
-        env={**os.environ, "COUNTERFLOW_FUZZ_CASES": str(examples)},
-        check=True,
-    )
-    return time.perf_counter() - clock
 
 
 if __name__ == "__main__":

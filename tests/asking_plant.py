@@ -17,12 +17,11 @@ import counterflow as cf
 from counterflow.exchange.task import UnitData
 from counterflow.federation.asking import RemoteServer
 from counterflow.federation.audit import FILE, SITE, Audit
-from counterflow.federation.desk import PlantDesk
+from counterflow.federation.desk import PlantDesk, QuestionBox
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
 from counterflow.federation.parts import questions_about, save_server, save_unit, saved_server, saved_unit
 from counterflow.federation.policy import Policy
-from counterflow.federation.question_box import QuestionBox
 from counterflow.federation.question_service import QuestionService
 from counterflow.sealed_file import write_json
 from counterflow.sealed_log import SealedLogs

@@ -25,7 +25,7 @@ from counterflow.federation.parts import questions_about, save_server, save_unit
 from counterflow.federation.policy import Policy
 from counterflow.federation.question_service import QuestionService
 from counterflow.federation.refusal import Refusal
-from counterflow.federation.sites.site import PlantSite
+from counterflow.federation.sites.plant_folder import PlantFolder
 
 ROWS = 600
 BOILER_LAW, TURBINE_LAW = cf.PID(1.2, 8.0, limits=(-3.0, 3.0)), cf.PID(0.8, 12.0)
@@ -84,9 +84,9 @@ class Machines:
 
     def __init__(self, home: Path, job: Job, data: cf.Recording, models: Mapping[str, cf.LocalModel] | None) -> None:
         self.home, self.standing, self.data = home, questions_about(job), data
-        self.sites = {name: PlantSite(name, home / name) for name in job.units}
+        self.sites = {n: PlantFolder(home / n, "works", "SHA256:", "owner", "", 0, n) for n in job.units}
         for name, site in self.sites.items():
-            site.bind(
+            site.put(
                 data, None if models is None else models[name], f'unit = "{name}"\n{OPEN}[privacy]\ndemanded = false\n'
             )
         self.own = {name: site.own() for name, site in self.sites.items()}
@@ -105,13 +105,13 @@ class Machines:
 
     def allow(self, unit: str, text: str) -> None:
         """Another policy of a plant, which it says at once."""
-        path = self.sites[unit].home / "policy.toml"
+        path = self.sites[unit].folder / "policy.toml"
         path.write_text(f'unit = "{unit}"\n{text}\n[privacy]\ndemanded = false\n', encoding="utf-8")
         os.utime(path, ns=(time.time_ns(), time.time_ns()))
 
     def plant(self, unit: str) -> PlantDesk:
         job = Job.from_text(self.standing.part_for(unit).to_text())
-        found = self.sites[unit].party(job)
+        found = self.sites[unit].side(job)
         assert isinstance(found, PlantDesk)
         return found
 

@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import counterflow as cf
-from counterflow.federation.coordinator_session import CoordinatorSession
-from counterflow.federation.flare import jobs, kit, processes
+from counterflow.federation.flare import jobs, processes
 from counterflow.federation.flare.operator import FlareJobs, Operator
 from counterflow.federation.job import Job
-from counterflow.federation.sites import letters
+from counterflow.federation.sessions import CoordinatorSession
+from counterflow.federation.sites import letters, party
 from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
 from counterflow.federation.sites.plant_folder import PlantFolder
-from counterflow.federation.sites.site import CoordinatorSite
 
 OPERATOR = "operator@loopback.local"
 MEMBERS = ("boiler", "turbine")  # of a ``World``
@@ -146,9 +145,9 @@ class Loopback:
         for child in self.children.values():
             child.wait()
 
-    @property
-    def server(self) -> CoordinatorSite:
-        return kit.coordinator_site(self.kits["localhost"])
+    def state(self, job: Job) -> dict[str, Any]:
+        """How far a job is."""
+        return party.state(self.root / "localhost", job.id)
 
     def job(self, name: str, method: str = "sufficient", **options: Any) -> Job:
         inputs = {unit.name: unit.inputs for unit in self.recording.units}
@@ -170,7 +169,7 @@ class Loopback:
 
     def follow(self, job: Job, deadline: int = 60, patience: float = 120, **more: Any) -> dict[str, Any]:
         """To the end of a job, whatever happens to the sites."""
-        runs = FlareJobs(self.kits["localhost"], self.kits[OPERATOR], self.server)
+        runs = FlareJobs(self.kits["localhost"], self.kits[OPERATOR], self.root / "localhost")
         return runs.follow(job, deadline=deadline, patience=patience, **more)
 
     def session(self, job: Job) -> CoordinatorSession:
@@ -178,7 +177,7 @@ class Loopback:
         return until(lambda: self._session(job), 60)
 
     def _session(self, job: Job) -> CoordinatorSession:
-        with self.server.session(job) as session:
+        with CoordinatorFolder.open(self.root / "localhost").session(job) as session:
             return session
 
     def ended(self, job: Job, run: str, patience: float = 60) -> dict[str, Any]:
@@ -186,13 +185,13 @@ class Loopback:
         assert self.operator is not None
         deadline = time.monotonic() + patience
         while time.monotonic() < deadline:
-            state = self.server.state(job.id)
+            state = self.state(job)
             if state.get("run") == run and state["state"] != "running":
                 return state
             time.sleep(0.02)
             if time.monotonic() * 5 % 5 < 0.2:  # FLARE's own word, now and then
                 flares = self.operator.state(run)
-                if flares.startswith("FINISHED") and self.server.state(job.id).get("run") != run:
+                if flares.startswith("FINISHED") and self.state(job).get("run") != run:
                     return {"state": flares, "run": run}
         raise AssertionError(f"{job.label} did not end in {patience} s\n{self.logs()}")
 

@@ -21,17 +21,17 @@ import counterflow as cf
 from counterflow.errors import CounterflowError
 from counterflow.exchange.task import UnitData
 from counterflow.federation.audit import FILE, SITE, Audit
+from counterflow.federation.desk import QuestionBox
 from counterflow.federation.job import Job
 from counterflow.federation.parts import save_server, save_unit, saved_server, saved_unit
 from counterflow.federation.policy import Policy
-from counterflow.federation.question_box import QuestionBox
 from counterflow.federation.question_service import QuestionService
 from counterflow.federation.sites import keys, letters, members, party
 from counterflow.federation.sites.certificates import Participant
 from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
 from counterflow.federation.sites.letters import Card, JoinRequest
 from counterflow.federation.sites.members import Member
-from counterflow.federation.sites.site import CoordinatorSite, PlantSite
+from counterflow.federation.sites.plant_folder import PlantFolder
 from counterflow.federation.turns import SESSION
 from counterflow.plant.model_file import load_model, save_model
 from counterflow.privacy import Cost, Ledger
@@ -211,13 +211,17 @@ def _parts_read(world: World, folder: Path) -> Any:
 
 
 def _plant_folder(world: World, folder: Path) -> None:
-    PlantSite("boiler", folder).bind(world.recording, world.plant.local("boiler"), 'unit = "boiler"\n', "2026-01-01")
+    _plant(folder).put(world.recording, world.plant.local("boiler"), 'unit = "boiler"\n', "2026-01-01")
     (folder / "policy.toml").unlink()  # a text that its owner edits has no digest
 
 
 def _brought(world: World, folder: Path) -> Any:
-    own = PlantSite("boiler", folder).own()
+    own = _plant(folder).own()
     return own.unit, own.y.tobytes(), own.u.tobytes(), own.model, own.begins
+
+
+def _plant(folder: Path) -> PlantFolder:
+    return PlantFolder(folder, "works", "SHA256:AA", "owner", "", 0, "boiler")
 
 
 def _terms(world: World, folder: Path) -> QuestionService:
@@ -242,7 +246,7 @@ def _coordinator(world: World, folder: Path) -> None:
     who = Participant("boiler", "plant", "works")
     members.write(folder / members.FILE, [Member(who, "00", CREATED, ("SHA256:AB",), CREATED, about=_card(world))])
     made.write()
-    CoordinatorSite(folder).write_state("fit-1", state="finished", run="r", exchanges=12, bytes_up=100, reason="")
+    party.write_state(folder, "fit-1", state="finished", run="r", exchanges=12, bytes_up=100, reason="")
 
 
 def _coordinator_read(world: World, folder: Path) -> Any:
@@ -250,7 +254,7 @@ def _coordinator_read(world: World, folder: Path) -> Any:
     job = made.job("fit-1")
     return (
         job and job.to_text(), members.read(folder / members.FILE), party.read(folder),
-        CoordinatorSite(folder).state("fit-1"),
+        party.state(folder, "fit-1"),
     )  # fmt: skip
 
 

@@ -1,13 +1,14 @@
 """Hostile input for everything that reads what comes from outside: one case a call, none may do anything but refuse.
 
-Messages come from the generators of the guard's tests; configurations, jobs and policies are good ones that were
-damaged; envelopes are any structure at all. ``run`` counts, times and watches the memory.
+Messages, configurations, jobs and policies are good ones that were damaged; envelopes are any structure at all.
+``run`` counts, times and watches the memory.
 """
 
 from __future__ import annotations
 
 import random
 import resource
+import struct
 import sys
 import tempfile
 import time
@@ -20,13 +21,17 @@ from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).parent / "unit" / "federation"))
 
+import numpy as np
 import test_guard as messages
 
+from counterflow import protocol
 from counterflow.errors import CounterflowError
-from counterflow.federation import Audit, Job, Policy
+from counterflow.exchange.method import unit_step
+from counterflow.exchange.registry import method_of
+from counterflow.federation import Audit, CoordinatorSession, Job, Policy
 from counterflow.federation.audit import FILE
 from counterflow.federation.flare import jobs
-from counterflow.protocol import decode
+from counterflow.protocol import decode, encode
 
 LONGEST_TEXT = 5000  # characters of an error: what it quotes is cut
 PIECES = (
@@ -53,6 +58,23 @@ allowed = true
 [ask]
 turbine = ["fuel", "air"]
 """
+NOTED = '[{"code": "private", "scope": "", "text": "a note"}]'
+SAMPLES = [
+    encode(message)
+    for message in (
+        messages.MESSAGE,
+        protocol.Request("boiler"),
+        protocol.Finished("boiler", 1, True),
+        protocol.Plan("boiler", True, True, False, 1.0),
+        protocol.Settled("boiler", 1, 0.0),
+        protocol.AugmentedStates("boiler", 3, 0.0, np.zeros((40, 2)), np.zeros(2)),
+        protocol.StateGradients("boiler", 0, False, False, 1.0, False, np.zeros((40, 2)), np.zeros((0, 2))),
+        protocol.Change("boiler", "turbine", False, 0, "0", np.ones((1, 2))),
+        protocol.Ask("boiler", "effect", 0, 1),
+        protocol.Answer("boiler", "effect", "", NOTED, np.zeros((1, 2)), np.zeros((0, 2))),
+        messages.REDUCED,
+    )
+]
 Case = Callable[[random.Random], None]  # raises a CounterflowError, or nothing
 
 
@@ -65,6 +87,29 @@ class Outcome:
     slowest: float  # seconds
     grown: float  # MB of memory at the peak, more than before
     seconds: float
+
+
+def scrambled(draw: random.Random) -> bytes:
+    """A good message with bytes changed, cut, inserted or of another one; or with another length of its header."""
+    data = bytearray(draw.choice(SAMPLES))
+    for _ in range(draw.choice((1, 1, 2, 5))):
+        how, at = draw.randrange(5), draw.randrange(min(len(data), 400) or 1)
+        if how == 0 and data:
+            data[at] = draw.randrange(256)
+        elif how == 1:
+            del data[at : at + draw.randrange(1, 40)]
+        elif how == 2:
+            data[at:at] = draw.choice((b"0", b"9" * 30, b'"', b"[", b"{}", b"null", b"-1", b"1e999", draw.randbytes(9)))
+        elif how == 3:
+            data[6:10] = struct.pack(
+                "<I", draw.choice((0, 1, len(data) - 10, 16_384, 2**32 - 1, draw.randrange(400))) & 0xFFFFFFFF
+            )
+        else:
+            other = draw.choice(SAMPLES)
+            data[at:] = other[draw.randrange(len(other)) :]
+    if draw.random() < 0.7 and len(data) >= 10 and (end := data.find(b'"}', 10)) > 0:  # a length that fits the header
+        data[6:10] = struct.pack("<I", end + 2 - 10)
+    return bytes(data)
 
 
 def damaged(draw: random.Random, text: str) -> str:
@@ -121,14 +166,34 @@ def targets(stack: ExitStack) -> dict[str, Case]:
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fuzz")))
     stack.enter_context(mock.patch("os.fsync", return_value=None))
     audit = stack.enter_context(Audit(folder / FILE))
-    guards = [messages.guard(audit, Job(f"fuzz-{m}", m, messages.INPUTS)) for m in ("sufficient", "penalty")]
+    of = {"questions": {"of": "fit"}}
+    fuzzed = [Job(f"fuzz-{m}", m, messages.INPUTS, of.get(m, {})) for m in ("sufficient", "penalty", "questions")]
+    guards = [messages.guard(audit, job) for job in fuzzed]
+    machines = [method_of(job).unit(job, messages.OWN) for job in fuzzed[:2]]
+    session = stack.enter_context(CoordinatorSession(folder / "session", Job("fuzz", "sufficient", messages.INPUTS)))
+    begun = session.outgoing()
     made = jobs.write(folder, "fit-1", messages.PRIVATE.to_text(), messages.PRIVATE.part_texts(("boiler", "turbine")))
     plant = (made / "plant-1" / "config" / jobs.PLANT_FILE).read_text()
     coordinator = (made / "coordinator" / "config" / jobs.COORDINATOR_FILE).read_text()
     text = messages.PRIVATE.to_text()
 
+    def incoming(draw: random.Random) -> None:
+        k = draw.randrange(len(guards))
+        message = guards[k].incoming(scrambled(draw))
+        if k < len(machines):
+            unit_step(machines[k], message)
+
+    def received(draw: random.Random) -> None:
+        unit, data = draw.choice(("boiler", "boiler", "turbine", "other", "")), scrambled(draw)
+        if unit == "turbine" and data in SAMPLES:
+            return
+        try:
+            session.receive(unit, draw.choice((-1, 0, 1, 2)), data)
+        finally:
+            assert session.outgoing() == begun, "one unit alone computes nothing"
+
     def outgoing(draw: random.Random) -> None:
-        data, guard = messages.scrambled(draw), draw.choice(guards)
+        data, guard = scrambled(draw), draw.choice(guards)
         try:
             guard.outgoing(data)
         except CounterflowError:
@@ -146,9 +211,10 @@ def targets(stack: ExitStack) -> dict[str, Case]:
         return case
 
     return {
-        "protocol.decode": lambda draw: _nothing(decode(messages.scrambled(draw))),
-        "Guard.incoming": lambda draw: _nothing(draw.choice(guards).incoming(messages.scrambled(draw))),
+        "protocol.decode": lambda draw: _nothing(decode(scrambled(draw))),
+        "Guard.incoming": incoming,
         "Guard.outgoing": outgoing,
+        "CoordinatorSession.receive": received,
         "envelope.unpacked": _envelope,
         "jobs.read_plant": configured(jobs.read_plant, plant),
         "jobs.read_coordinator": configured(jobs.read_coordinator, coordinator),

@@ -15,14 +15,13 @@ from counterflow.exchange.part import UnitPart
 from counterflow.exchange.task import UnitData
 from counterflow.federation import audit as audits
 from counterflow.federation.audit import Audit
-from counterflow.federation.coordinator_session import CoordinatorSession
 from counterflow.federation.engine import DEADLINE, Progress
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
 from counterflow.federation.parts import CoordinatorResult, save_server
-from counterflow.federation.plant_session import PlantSession
 from counterflow.federation.policy import Policy
-from counterflow.federation.sites.site import CoordinatorSite
+from counterflow.federation.sessions import CoordinatorSession, PlantSession
+from counterflow.federation.sites import party
 from counterflow.fits import complete
 from counterflow.plant import LocalModel, Recording
 from counterflow.questions.answering import Server
@@ -135,11 +134,11 @@ def fit_over_sessions(
 class LoopbackJobs:
     """Jobs that are run where they are submitted, at once and to their end; see ``engine.Jobs``.
 
-    ``site`` keeps the states and what is found, as any coordinator's; plants have their folders below ``folder``.
+    ``home`` keeps the states and what is found, as any coordinator's; plants have their folders below ``folder``.
     """
 
     folder: Path
-    site: CoordinatorSite
+    home: Path
     units: Mapping[str, UnitData]
     policies: Mapping[str, Policy]
 
@@ -156,12 +155,12 @@ class LoopbackJobs:
         own = {unit: self.units[unit] for unit in units}
         try:
             with Federation(self.folder, job, own, self.policies) as federation:
-                save_server(self.site.home, federation.run(count).result)
+                save_server(self.home, federation.run(count).result)
         except CounterflowError as error:
             told = f"{type(error).__name__}: {error}"
-            self.site.write_state(job.id, state="failed", reason=told, code=error.code, run=job.id, **counts)
+            party.write_state(self.home, job.id, state="failed", reason=told, code=error.code, run=job.id, **counts)
             raise
-        self.site.write_state(job.id, state="finished", reason="", run=job.id, **counts)
+        party.write_state(self.home, job.id, state="finished", reason="", run=job.id, **counts)
         return job.id
 
     def alive(self, run: str) -> bool:
@@ -175,9 +174,9 @@ class LoopbackJobs:
         self, job: Job, *, deadline: int = DEADLINE, patience: float = 3600.0, progress: Progress | None = None
     ) -> dict[str, Any]:
         """See ``engine.Jobs``; nobody is waited for here."""
-        if self.site.state(job.id).get("state") != "finished":
+        if party.state(self.home, job.id).get("state") != "finished":
             self.submit(job, job.units)
-        state = self.site.state(job.id)
+        state = party.state(self.home, job.id)
         if progress is not None:
             progress(state)
         return state

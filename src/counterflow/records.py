@@ -365,7 +365,7 @@ def _fits(arm: Any, given: Any) -> bool:
     if holder is Literal:
         return any(type(given) is type(choice) and given == choice for choice in get_args(arm))
     if holder is float:
-        return type(given) in (float, int) or (type(given) is str and given in _NOT_FINITE)
+        return type(given) is float or _fits(int, given) or (type(given) is str and given in _NOT_FINITE)
     if holder is int:
         return type(given) is int and abs(given) < 2**63
     if holder in (bool, str):

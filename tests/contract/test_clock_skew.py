@@ -20,12 +20,12 @@ from counterflow.federation.audit import FILE
 
 # The only modules of federation that read a clock of the day, and why that is harmless:
 # - audit, job: to write the time down, for people; nobody compares it with another
-# - question_box, members, admission: the age of a file on the same machine; a file too old is written anew
+# - desk, members, admission: the age of a file on the same machine; a file too old is written anew
 # - coordinator_folder, backup: to write the time down, for people
 # - certificates: to say which of them end soon
 # - job_gate: how many jobs came within the hour; a clock that jumps forgets them, or lets a job wait for an hour
 READ_CLOCKS = {
-    *("audit", "job", "question_box", "members", "admission", "coordinator_folder", "certificates", "job_gate"),
+    *("audit", "job", "desk", "members", "admission", "coordinator_folder", "certificates", "job_gate"),
     "backup",
 }
 

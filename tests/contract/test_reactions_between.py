@@ -226,7 +226,7 @@ def test_after_a_private_fit_no_controller_answers(made: Machines, monkeypatch: 
         return saved
 
     trial = next(sent for unit, sent, _ in made.trials if unit == "boiler")
-    monkeypatch.setattr("counterflow.federation.sites.site.saved_unit", private)
+    monkeypatch.setattr("counterflow.federation.sites.plant_folder.saved_unit", private)
     with pytest.raises(ProtocolError, match="no controllers"):
         made.plant("boiler").exchange([(0, trial)], 0.0)
 
@@ -335,12 +335,13 @@ def test_a_hostile_plant_spoils_the_answer_and_nothing_else(made: Machines, name
     assert ask(made).controllers == "reacting"
 
 
-def test_a_question_takes_so_many_rounds_at_most(made: Machines) -> None:
+def test_a_question_takes_so_many_rounds_at_most(made: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
     ask(made)
     sent = next(s for u, s, _ in made.trials[::-1] if u == "boiler")
     trial = decode(sent)
     assert isinstance(trial, Trial)
-    rounds = Rounds(made._carried, made.standing, nullcontext, most=2)
+    rounds = Rounds(made._carried, made.standing, nullcontext)
+    monkeypatch.setattr("counterflow.federation.controllers.MOST_ROUNDS", 2)
     rounds({"boiler": trial})
     rounds({"boiler": trial})
     with pytest.raises(cf.OptionError, match="more than 2 rounds") as caught:

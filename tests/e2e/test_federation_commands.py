@@ -95,7 +95,7 @@ def test_the_runbook_as_it_is_written(folder: Path) -> None:
     coordinator = CoordinatorFolder.open(folder / "coordinator")
     job = coordinator.job("fit-1")
     assert job is not None
-    with coordinator.site.session(job) as session:
+    with coordinator.session(job) as session:
         found = session.result().server
     whole = cf.Recording.load(folder / "data" / "recording.safetensors")
     recording = cf.Recording({unit: whole[unit] for unit in job.units}, whole.dt)

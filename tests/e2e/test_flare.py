@@ -29,6 +29,7 @@ from counterflow.federation.flare.operator import Operator
 from counterflow.federation.job import Job
 from counterflow.federation.parts import questions_about
 from counterflow.federation.sites import certificates, keys
+from counterflow.federation.sites.plant_folder import PlantFolder
 from counterflow.privacy import Ledger, ledger_path
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # FLARE's own, in the operator's connection
@@ -148,7 +149,7 @@ class TestTogether:
         data = running.recording
         alone = cf.fit(data, running.models, seed=7)
         run = running.submit(questions_about(job))
-        boiler, turbine = (kit.plant_site(running.kits[unit]).view(job.id) for unit in UNITS)
+        boiler, turbine = (PlantFolder.open(running.root / unit).view(job.id) for unit in UNITS)
         change, do, rows = {"u1": 0.5}, {"turbine": {"u2": 0.0}}, {"start": 300, "stop": 320}
         pairs = [
             (boiler.effect("turbine", "boiler", change, 9, 4), alone.effect("turbine", "boiler", change, 9, 4)),
@@ -166,7 +167,7 @@ class TestTogether:
         del vars(turbine)["plant"]  # which is made of it
         with pytest.raises(cf.PrivacyError, match="'boiler' does not let 'turbine' ask about its input 'u2'"):
             turbine.effect("boiler", "turbine", {"u2": 1.0}, 1)
-        with Audit(running.server.home / FILE) as audit:
+        with Audit(running.root / "localhost" / FILE) as audit:
             refused = [record for record in audit.records() if record["event"] == "refused"]
         assert [(record["unit"], record["kind"]) for record in refused] == [("turbine", "effect")]
         asked = _records(running, "turbine", f"{job.id}.questions")
@@ -191,7 +192,7 @@ class TestTogether:
 
         def exchanged(count: int, run: str = "") -> str:
             deadline = time.monotonic() + 60
-            while (state := made.server.state(job.id)).get("exchanges", 0) < count or state["run"] == run:
+            while (state := made.state(job)).get("exchanges", 0) < count or state["run"] == run:
                 assert time.monotonic() < deadline, f"{state}\n{made.logs()}"
                 time.sleep(0.01)
             assert state["state"] == "running", f"{state}: give it more rounds"
@@ -199,9 +200,9 @@ class TestTogether:
 
         first = exchanged(6)
         line.cut()  # for less than the deadline: the run survives
-        before = made.server.state(job.id)["exchanges"]
+        before = made.state(job)["exchanges"]
         time.sleep(1.0)
-        assert made.server.state(job.id)["exchanges"] <= before + len(UNITS), "it went on without the boiler"
+        assert made.state(job)["exchanges"] <= before + len(UNITS), "it went on without the boiler"
         line.mend()
         assert exchanged(14) == first
         assert made.kill("turbine") >= 2
@@ -437,7 +438,7 @@ class TestIntruders:
                 assert not _answer(plain)
 
     def test_a_plants_certificate_is_no_operators(self, lying: Loopback) -> None:
-        disguised = lying.root / "disguised"
+        disguised = lying.kits[OPERATOR].with_name("disguised")
         shutil.copytree(lying.kits[OPERATOR], disguised)
         for name in ("client.crt", "client.key"):
             shutil.copy(lying.kits["boiler"] / "startup" / name, disguised / "startup" / name)

@@ -14,9 +14,10 @@ from flare_loopback import CREATED, Loopback
 
 import counterflow as cf
 from counterflow.federation.audit import FILE, Audit
-from counterflow.federation.flare import kit, processes
+from counterflow.federation.flare import processes
 from counterflow.federation.job import Job
 from counterflow.federation.parts import questions_about
+from counterflow.federation.sites.plant_folder import PlantFolder
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # FLARE's own, in the operator's connection
 
@@ -41,7 +42,7 @@ def test_controllers_answer_as_in_one_process(running: Loopback) -> None:
     assert state["state"] == "finished", f"{state}\n{running.logs()}"
     run = running.submit(questions_about(job))
     alone = cf.fit(data, running.models)
-    turbine = kit.plant_site(running.kits["turbine"]).view(job.id)
+    turbine = PlantFolder.open(running.root / "turbine").view(job.id)
     found = turbine.effect("boiler", "turbine", {"feed": 0.5}, horizon=30)
     wanted = alone.effect("boiler", "turbine", {"feed": 0.5}, horizon=30)
     assert found.controllers == "reacting"

@@ -114,7 +114,7 @@ def settle(
     site = PlantFolder.open(folder)
     if site.ledger is None:
         raise OptionError(f"{site.label}: its policy names no ledger (privacy.ledger): there is nothing to settle.")
-    with site.site.audit() as log, Ledger.open(site.ledger, site.unit) as ledger:
+    with site.audit() as log, Ledger.open(site.ledger, site.unit) as ledger:
         settled = reconciliation.settle(log, ledger, entry, withdraw, note)
         spent = ledger.spent
     text = f"entry {settled.id} ({settled.what}) is {settled.state}; spent in all: {spent:.6g}"

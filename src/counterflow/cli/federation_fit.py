@@ -102,7 +102,7 @@ def fit(
 
 def _refuse_removed(coordinator: CoordinatorFolder, job: Job) -> None:
     gone = [unit for unit in job.units if unit not in coordinator.plants()]
-    if gone and coordinator.site.state(job.id).get("state") != "finished":
+    if gone and party.state(coordinator.folder, job.id).get("state") != "finished":
         raise OptionError(f"{job.id}: its unit {gone[0]!r} was removed; start a new job, without --id.")
 
 
@@ -194,7 +194,7 @@ def approve_job(
     privacy = None if found.privacy is None else picked(found.privacy, "epsilon delta window accounting release")
     told = {
         **picked(found, "id method created"), "sha256": job_gate.digest_of(found), "units": list(found.units),
-        "rows": len(plant.site.own().y), "kinds": sorted(method_of(found).sends), "privacy": privacy,
+        "rows": len(plant.own().y), "kinds": sorted(method_of(found).sends), "privacy": privacy,
         "budget": budget_of(plant),
     }  # fmt: skip
     if wanted is Format.table:
@@ -205,6 +205,6 @@ def approve_job(
             raise OptionError("approve-job asks before anything may leave: look at it on a terminal, or give --yes.")
         if not typer.confirm("Let this job run?", default=False):
             raise OptionError("the job was not approved.")
-    with plant.site.audit() as audit:
+    with plant.audit() as audit:
         job_gate.approve(plant.folder, found, plant.unit, audit)
     return Told(told, ["", f"Approved. The coordinator goes on: federation fit --id {found.id}"])

@@ -16,11 +16,11 @@ from counterflow.cli.options import Folder
 from counterflow.cli.output import Format, Line, Part, Told, answering, picked, show
 from counterflow.errors import OptionError, StorageError
 from counterflow.federation.engine import engine
-from counterflow.federation.policy import Policy
+from counterflow.federation.policy import Policy, default_policy
 from counterflow.federation.sites import certificates, letters, members, party
 from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
 from counterflow.federation.sites.letters import JoinRequest
-from counterflow.federation.sites.plant_folder import PlantFolder, default_policy
+from counterflow.federation.sites.plant_folder import PlantFolder
 from counterflow.notebook import Table
 from counterflow.plant import LocalModel, Recording
 from counterflow.plant.model_file import load_model
@@ -202,7 +202,7 @@ def remove(
                 )
             time.sleep(0.1)
     own = [job.id for job in coordinator.jobs() if unit in job.units]
-    open_jobs = [job for job in own if coordinator.site.state(job).get("state") != "finished"]
+    open_jobs = [job for job in own if party.state(coordinator.folder, job).get("state") != "finished"]
     then = ["Its certificate is refused from now on."]
     then += [f"These jobs cannot be finished without it: {', '.join(open_jobs)}; start new ones."] if open_jobs else []
     content = {"unit": unit, "certificate": gone.certificate, "server": cut, "unfinished": open_jobs, "next": then}
@@ -271,7 +271,7 @@ def _asking(given: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _asked(plant: PlantFolder, folder: Path) -> Told:
-    own, policy = plant.site.own(), plant.folder / "policy.toml"
+    own, policy = plant.own(), plant.folder / "policy.toml"
     return Told({
         **picked(plant, "folder unit federation"), "state": "asked", "request": plant.join_file, "key": plant.key,
         "policy": policy, "rows": len(own.y), "begins": own.begins or "no times: its rows are taken to be the others'",

@@ -151,7 +151,7 @@ def of_coordinator(site: CoordinatorFolder, presence: dict[str, Any]) -> dict[st
     for path in sorted((site.folder / "states").glob("*.json")):  # of questions: stands as long as the coordinator runs
         jobs.setdefault(path.stem, {"id": path.stem, "method": "questions", "units": [], "private": False})
     for name, told in jobs.items():
-        told |= site.site.state(name)
+        told |= party.state(site.folder, name)
         if told.get("state") == "running" and not site.is_alive(str(told.get("run", ""))):
             told["state"] = "not running"  # one whose run was killed cannot say so itself
     removed = [{"unit": plant.card.unit, **picked(plant, "key removed")} for plant in site.removed()]
@@ -160,7 +160,7 @@ def of_coordinator(site: CoordinatorFolder, presence: dict[str, Any]) -> dict[st
 
 def of_plant(site: PlantFolder, presence: dict[str, Any]) -> dict[str, Any]:
     """What the folder of a plant tells besides."""
-    own, audit = site.site.own(), site.folder / FILE
+    own, audit = site.own(), site.folder / FILE
     checked = {"records": 0, "in_order": True, "told": "there is none yet"}
     jobs: list[dict[str, Any]] = []
     if audit.exists():

@@ -146,7 +146,7 @@ def federation_ask(
     chosen = QUESTIONS[kind]
     _refuse_foreign(chosen, given, f"is no option of the question {kind!r}: leave it out")
     plant = PlantFolder.open(folder)
-    view = plant.site.view(fit, patience)
+    view = plant.view(fit, patience)
     if party.supervisor(plant.folder) is None and not engine().running(plant.kit.folder):
         raise StorageError(f"{plant.label} is not running, so it can ask nobody: counterflow federation start {folder}")
     own = [entry for entry in chosen.form if entry.form in (Form.UNIT, Form.UNITS)]

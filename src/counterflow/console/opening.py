@@ -196,7 +196,7 @@ def _coordinator(folder: Path) -> Opened:
     from counterflow.federation.parts import FOLDER, finished_fits
     from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
 
-    home = CoordinatorFolder.open(folder).site.home
+    home = CoordinatorFolder.open(folder).folder
     fits = finished_fits(home)
     if not fits:
         raise StorageError(f"the coordinator of {str(folder)!r} has no finished fit: run counterflow federation fit.")

@@ -10,13 +10,12 @@ from pathlib import Path
 from counterflow.exchange.task import UnitData
 from counterflow.federation.asking import PlantView
 from counterflow.federation.audit import Audit, verify
-from counterflow.federation.coordinator_session import CoordinatorSession
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
 from counterflow.federation.parts import CoordinatorResult
-from counterflow.federation.plant_session import PlantSession
 from counterflow.federation.policy import Policy
 from counterflow.federation.question_gate import QuestionGate
+from counterflow.federation.sessions import CoordinatorSession, PlantSession
 from counterflow.federation.turns import Outgoing
 
 __all__ = [
@@ -36,4 +35,4 @@ def plant(folder: str | Path, fit: str | None = None, patience: float = 60.0) ->
     """
     from counterflow.federation.sites.plant_folder import PlantFolder
 
-    return PlantFolder.open(Path(folder)).site.view(fit, patience)
+    return PlantFolder.open(Path(folder)).view(fit, patience)

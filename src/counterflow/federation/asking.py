@@ -18,10 +18,10 @@ from counterflow.errors import CounterflowError, OptionError, ProtocolError, Unk
 from counterflow.exchange.controllers import UnitControllers
 from counterflow.exchange.task import UnitData
 from counterflow.federation.controllers import ELSEWHERE, supposed_terms
+from counterflow.federation.desk import QuestionBox
 from counterflow.federation.job import Job
 from counterflow.federation.parts import SavedUnit, calendar_of, provenance_of, questions_about
 from counterflow.federation.policy import Policy
-from counterflow.federation.question_box import QuestionBox
 from counterflow.plant import Channel, PublicUnit, Unit
 from counterflow.protocol import Answer, Ask, Change, Message, Openings, Refused, decode, encode
 from counterflow.questions.answering import REACTIONS, Watch

@@ -11,20 +11,21 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
 from counterflow.control import Law
-from counterflow.errors import CounterflowError, OptionError, PrivacyError, ProtocolError
+from counterflow.errors import CounterflowError, OptionError, PrivacyError, ProtocolError, StorageError
 from counterflow.exchange.controllers import UnitControllers
 from counterflow.federation.job import Job
 from counterflow.federation.policy import Policy
 from counterflow.federation.refusal import Refusal
 from counterflow.protocol import Reaction, Trial, decode, encode
 from counterflow.protocol.codec import SIZE_LIMIT
+from counterflow.records import describe, restore
 
 MOST_MEMORY = 1000  # rows that a law may look back
 ELSEWHERE = (
@@ -63,25 +64,21 @@ class ControllerTerms:
 
     def to_json(self) -> dict[str, Any]:
         """In plain types."""
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
+        return describe(self)[0]
 
     @classmethod
     def from_json(cls, found: object, inputs: int) -> ControllerTerms:
         """Of a unit with so many inputs, trusting nothing."""
-        names = [field.name for field in fields(cls)]
-        if not isinstance(found, dict) or set(found) != set(names):
-            raise OptionError(f"controllers: a table with {', '.join(sorted(names))} is needed")
-        columns, locked, reacts, switches, memory = (found[name] for name in names)
-        for name, listed in (("columns", columns), ("locked", locked)):
-            good = isinstance(listed, list) and all(type(k) is int and 0 <= k < inputs for k in listed)
-            if not good or len(set(listed)) < len(listed):
-                raise OptionError(f"controllers: {name!r} must list some of {inputs} inputs, each once")
-        if not set(locked) <= set(columns):
-            raise OptionError("controllers: 'locked' must be among those that are moved")
-        flags = isinstance(reacts, bool) and isinstance(switches, bool)
-        if not flags or type(memory) is not int or not 0 <= memory <= MOST_MEMORY:
-            raise OptionError(f"controllers: truth values, and a memory of 0 to {MOST_MEMORY} rows, are needed")
-        return cls(tuple(columns), tuple(locked), reacts, switches, memory)
+        try:
+            said = restore(cls, found, {})
+        except StorageError as error:
+            raise OptionError(f"controllers: {error}") from error
+        for listed, known in ((said.columns, range(inputs)), (said.locked, said.columns)):
+            if len(set(listed)) < len(listed) or not set(listed) <= set(known):
+                raise OptionError(f"controllers: {list(listed)!r:.80} must be some of {list(known)!r:.80}, each once")
+        if not 0 <= said.memory <= MOST_MEMORY:
+            raise OptionError(f"controllers: a memory of 0 to {MOST_MEMORY} rows is needed, got {said.memory}")
+        return said
 
     def react(self, trial: Trial) -> NoReturn:
         """Nobody asks one alone: see ``Rounds``."""
@@ -150,24 +147,23 @@ class Rounds:
     carry : takes a trial to a unit.
     job : the standing job.
     waiting : within it, others are heard.
-    most : rounds of the question.
     supposed : {unit: word} where a unit's own question supposes other laws.
     """
 
     def __init__(
-        self, carry: Carry, job: Job, waiting: Callable[[], AbstractContextManager[Any]], most: int = MOST_ROUNDS,
+        self, carry: Carry, job: Job, waiting: Callable[[], AbstractContextManager[Any]],
         supposed: Mapping[str, str] = MappingProxyType({}),
     ) -> None:  # fmt: skip
         self._supposed = supposed
-        self._carry, self._job, self._waiting, self._most = carry, job, waiting, most
+        self._carry, self._job, self._waiting = carry, job, waiting
         self.count, self._until = 0, time.monotonic() + LONGEST
 
     def __call__(self, trials: Mapping[str, Trial]) -> dict[str, Reaction]:
         """What every unit says; an error names one that does not answer."""
         self.count += 1
-        if self.count > self._most or time.monotonic() > self._until:
+        if self.count > MOST_ROUNDS or time.monotonic() > self._until:
             raise OptionError(
-                f"with controllers reacting, this question takes more than {self._most} rounds between the machines, "
+                f"with controllers reacting, this question takes more than {MOST_ROUNDS} rounds between the machines, "
                 f'or {LONGEST:.0f} s: ask for fewer steps, or with controllers="held"',
                 code="too-many-rounds",
             )

@@ -1,23 +1,155 @@
-"""A plant's side of a standing job for questions: what its people ask, and what its controllers answer."""
+"""A plant's desk for questions: a box into which its people put theirs, and its side of the standing job, which takes
+them out and answers trials of its controllers.
+
+The box is a log of the site's store, because the two are different processes and either may be killed: a question that
+was not answered is asked again, and asking twice does nothing twice. A question and its answer go when whoever asked
+has taken the answer, or after LIFETIME.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count, groupby
 from pathlib import Path
 
-from counterflow.errors import CounterflowError, OptionError, PrivacyError, ProtocolError
+from counterflow.control import Law
+from counterflow.control.laws import law_from_json, law_json
+from counterflow.errors import CounterflowError, OptionError, PrivacyError, ProtocolError, StorageError
 from counterflow.exchange.controllers import UnitControllers
+from counterflow.federation.audit import SITE
 from counterflow.federation.controllers import reaction, terms_of
 from counterflow.federation.guard import Answered, Guard
 from counterflow.federation.job import Job
-from counterflow.federation.question_box import LOOK, QuestionBox
 from counterflow.federation.refusal import Numbered, refusal_of
 from counterflow.protocol import Terms, Trial, encode
+from counterflow.sealed_log import Entry, Row, SealedLogs
+
+LOG = "questions"
+LARGEST = 256 << 20  # bytes of a question, or of an answer
+MOST = 1000  # questions that wait
+LIFETIME = 600.0  # seconds after which nobody waits for an answer any more
+LOOK = 0.02  # seconds between two looks into the box
+
+
+class QuestionBox:
+    """Questions that wait, and answers that were not taken yet.
+
+    Parameters
+    ----------
+    store : of the site, or the path of its file.
+
+    Examples
+    --------
+    >>> from counterflow.sealed_log import SealedLogs
+    >>> box = QuestionBox(SealedLogs(None, SITE))
+    >>> question = box.put([b"what if"])
+    >>> [(name == question, asked.pieces) for name, asked in box.waiting().items()]
+    [(True, (b'what if',))]
+    >>> box.settle(question, [b"this"])
+    >>> box.answer(question, patience=0), box.waiting()
+    ([b'this'], {})
+    """
+
+    def __init__(self, store: SealedLogs | Path) -> None:
+        self._store = SealedLogs(store, SITE) if isinstance(store, Path) else store
+        self._version: object = None
+        self._read: list[Row] = []
+
+    def put(
+        self, messages: Sequence[bytes], about: str = "", fit: str = "", latest: bool = True,
+        supposed: tuple[str, Mapping[str, Law]] | None = None,
+    ) -> str:  # fmt: skip
+        """Put a question in; its name.
+
+        ``about``: digest of the standing job that may answer it; ``fit``: the job that it is about, and whether that
+        is the ``latest``, for which it waits. ``supposed``: other laws of this plant's own controllers, which stay in
+        the box, and the word by which the question refers to them.
+        """
+        if not all(map(_is_fresh, self._rows())):
+            self._store.begin_anew(LOG, [], _is_fresh)
+        if len(self.waiting()) >= MOST:
+            raise StorageError(
+                f"federation: {MOST} questions wait in {self._store.name}: see that the plant's site runs"
+            )
+        _check_size(messages, self._store.name)
+        name = f"{time.time_ns():020d}-{secrets.token_hex(4)}"
+        table = {"name": name, "time": time.time(), "about": about, "fit": fit[:100], "latest": latest}
+        if supposed is not None:
+            word, laws = supposed
+            table["supposed"] = {"word": word, "laws": {name: law_json(law) for name, law in laws.items()}}
+        self._store.append(LOG, Entry("question", table, messages))
+        return name
+
+    def waiting(self) -> dict[str, Row]:
+        """Questions without an answer by their names, the oldest first."""
+        rows = [row for row in self._rows() if _is_fresh(row)]
+        answered = {row.table["name"] for row in rows if row.kind == "answer"}
+        asked = {str(row.table["name"]): row for row in rows if row.kind == "question"}
+        return {name: row for name, row in asked.items() if name not in answered}
+
+    def laws(self, word: str) -> dict[str, Law] | None:
+        """The laws that a question which is still here supposes by this word; None: there is none."""
+        for row in self._rows():
+            found = row.table.get("supposed")
+            if row.kind == "question" and _is_fresh(row) and found and found["word"] == word:
+                laws = {name: law_from_json(law) for name, law in found["laws"].items()}
+                return {name: law for name, law in laws.items() if law is not None}
+        return None
+
+    def settle(self, name: str, messages: Sequence[bytes]) -> None:
+        """Put its answer beside a question that is still there."""
+        if self._row(name, "question") is not None:
+            _check_size(messages, self._store.name)
+            self._store.append(LOG, Entry("answer", {"name": name, "time": time.time()}, messages))
+
+    def answer(self, name: str, patience: float) -> list[bytes]:
+        """Wait for the answer and take it, and the question, out.
+
+        Raises
+        ------
+        StorageError
+            There is none in time.
+        """
+        deadline = time.monotonic() + patience
+        try:
+            while (found := self._row(name, "answer")) is None:
+                if time.monotonic() >= deadline:
+                    raise StorageError(
+                        f"federation: no answer in {patience:.0f} s: see with counterflow federation status that this "
+                        "plant and the coordinator run and that the coordinator has a finished fit; then ask again",
+                        code="no-answer",
+                    )
+                time.sleep(LOOK)
+            return list(found.pieces)
+        finally:
+            self._store.begin_anew(LOG, [], lambda row: row.table.get("name") != name and _is_fresh(row))
+
+    def _row(self, name: str, kind: str) -> Row | None:
+        found = (row for row in self._rows() if row.kind == kind and row.table.get("name") == name)
+        return next((row for row in found if _is_fresh(row)), None)
+
+    def _rows(self) -> list[Row]:
+        """All that is in the box; read again only when somebody has changed the store."""
+        version = self._store.version(LOG)
+        if version != self._version:
+            self._read = list(self._store.rows(LOG))
+            self._version = version
+        return self._read
+
+
+def _is_fresh(row: Row) -> bool:
+    """Whether somebody may still wait for it."""
+    return abs(time.time() - float(row.table["time"])) <= LIFETIME
+
+
+def _check_size(messages: Sequence[bytes], where: str) -> None:
+    if sum(map(len, messages)) > LARGEST:
+        raise StorageError(f"federation: more than {LARGEST} bytes for {where}: ask for fewer steps")
 
 
 class PlantDesk:
@@ -118,12 +250,10 @@ class PlantDesk:
             self._state = state
             try:
                 self.guard = self._renewed()
-                asking = self.guard.policy.asking()
             except CounterflowError as error:  # a policy that cannot be read allows nothing
                 self.guard = self.guard.closed()
-                asking = self.guard.policy.asking()
                 self.guard.audit.write("refused", job=self._job.id, unit=self.guard.unit, reason=f"{error}"[:2000])
-            self._asking = asking
+            self._asking = self.guard.policy.asking()
 
     def _terms(self) -> Numbered:
         """Who may ask about this plant's inputs, until the coordinator has said it back."""
@@ -135,24 +265,21 @@ class PlantDesk:
             return []
         return [(next(self._numbers), self.guard.send(data))]
 
-    def _next(self, waiting: Sequence[str]) -> Numbered:
-        for name in waiting:
+    def _next(self, waiting: Mapping[str, Row]) -> Numbered:
+        for name, asked in waiting.items():
             try:
-                table, messages = self._box.read(name)
-                if not messages:
-                    continue
-                if table.get("about") != self._job.digest:
-                    if table.get("latest") is True:
+                if asked.table.get("about") != self._job.digest:
+                    if asked.table.get("latest") is True:
                         continue  # the coordinator will come to it
                     raise OptionError(
                         f"the coordinator answers questions about job {self._job.options['of']!r} now, not about "
-                        f"{str(table.get('fit'))!r}: leave --fit out, or ask for that job to be run again"
+                        f"{str(asked.table.get('fit'))!r}: leave --fit out, or ask for that job to be run again"
                     )
                 if not self._asking["answers"]:
                     raise PrivacyError(
                         f"unit {self.guard.unit!r} may put no questions by its own policy (answers.allowed)"
                     )
-                approved = [self.guard.outgoing(data) for data in messages]  # all of it, before any of it leaves
+                approved = [self.guard.outgoing(data) for data in asked.pieces]  # all of it, before any of it leaves
             except CounterflowError as error:
                 self._settle(name, error)
                 continue

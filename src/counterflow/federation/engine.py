@@ -13,7 +13,6 @@ from typing import Any, Protocol, cast
 
 from counterflow.federation.job import Job
 from counterflow.federation.sites.certificates import Participant
-from counterflow.federation.sites.site import CoordinatorSite
 
 DEFAULT = "counterflow.federation.flare.engine"
 DEADLINE = 600  # seconds that a plant may take for one answer
@@ -73,7 +72,7 @@ class Engine(Protocol):
     def prune(self, kit: Path, age: float) -> int:
         """Delete what the engine keeps of runs that ended so many seconds ago; how many things were deleted."""
 
-    def jobs(self, kit: Path, operator_kit: Path, site: CoordinatorSite) -> Jobs:
+    def jobs(self, kit: Path, operator_kit: Path, folder: Path) -> Jobs:
         """The jobs of a coordinator: kits of its server and of its operator, and its folder."""
 
 

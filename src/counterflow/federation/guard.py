@@ -269,15 +269,12 @@ class Guard:
             raise PrivacyError(f"unit {self.unit!r}: without its model, what it releases cannot be accounted for")
         return self.own.model
 
-    def _ledger(self) -> Ledger:
+    @contextmanager
+    def _ledger(self) -> Iterator[Ledger]:
         assert self.job.privacy is not None
-        ledger = unit_ledger(replace(self.job.privacy, ledger=self.policy.ledger), self.unit)
-        try:
+        with unit_ledger(replace(self.job.privacy, ledger=self.policy.ledger), self.unit) as ledger:
             reconcile(self.audit, ledger)
-        except BaseException:
-            ledger.close()
-            raise
-        return ledger
+            yield ledger
 
 
 def _digest(data: bytes) -> str:

@@ -16,23 +16,23 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
-from counterflow.errors import CounterflowError, ModelError, OptionError
+from counterflow.errors import CounterflowError, ModelError, OptionError, StorageError
 from counterflow.exchange.registry import FEDERATED, method_of
 from counterflow.exchange.task import Task
 from counterflow.plant import Channel, PublicUnit
 from counterflow.printable import checked
 from counterflow.privacy import Privacy
+from counterflow.records import describe, restore, strict_json
 
-FORMAT = 1
+FORMAT = 2
 QUESTIONS = "questions"
 FITS = tuple(FEDERATED)
 METHODS = (*FITS, QUESTIONS)
 LARGEST_TEXT = 1 << 20
 MOST_UNITS = 1000
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_PRIVACY = ("epsilon", "delta", "clip", "window", "accounting", "models", "start", "seed", "release")
-_PLAIN = ("id", "method", "options", "seed", "from_logs", "dt", "created", "begins")
-_KEYS = ("format", "units", "privacy", *_PLAIN)
+Plain = bool | int | float | str | None
+Option = Plain | Mapping[str, Plain] | list[list[str]] | tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +65,7 @@ class Job(Task):
     id: str
     method: str
     inputs: Mapping[str, tuple[Channel, ...]]
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Option] = field(default_factory=dict)
     seed: int = 0
     privacy: Privacy | None = None
     from_logs: bool = False
@@ -82,7 +82,6 @@ class Job(Task):
             "id": (_is_id(self.id), "1 to 64 letters, digits, dots, dashes or underscores, after a letter or digit"),
             "method": (self.method in METHODS, f"one of {', '.join(METHODS)}"),
             "inputs": (inputs, f"{{unit: its channels}} of 1 to {MOST_UNITS} units"),
-            "options": (isinstance(self.options, Mapping), "a table"),
             "seed": (type(self.seed) is int and 0 <= self.seed < 2**53, "a whole number of at least 0"),
             "privacy": (isinstance(self.privacy, Privacy | None), "a Privacy, or None"),
             "dt": (number and 0 < self.dt < math.inf, "a finite number above 0"),
@@ -97,9 +96,6 @@ class Job(Task):
         units = [_unit(self.label, name, channels) for name, channels in self.inputs.items()]
         object.__setattr__(self, "inputs", MappingProxyType({unit.name: unit.inputs for unit in units}))
         object.__setattr__(self, "dt", float(self.dt))
-        for name, value in self.options.items():
-            checked(name, f"{self.label}: the name of an option", error=OptionError)
-            _plain(f"{self.label}: option {name!r}", value)
         object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
         if self.method == QUESTIONS:
             if set(self.options) != {"of"} or not _is_id(self.options["of"]):
@@ -157,7 +153,7 @@ class Job(Task):
     @property
     def digest(self) -> str:
         """Of what all parties have alike: by it they know that they speak of one job."""
-        alike = {name: value for name, value in self.to_json().items() if name not in ("units", "options")}
+        alike = {name: value for name, value in self.to_json().items() if name not in ("inputs", "options")}
         text = json.dumps([alike, list(self.units)], sort_keys=True, allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -165,19 +161,11 @@ class Job(Task):
 
     def to_json(self) -> dict[str, Any]:
         """Everything, in plain types."""
-        privacy: dict[str, Any] | None = None
-        if self.privacy is not None:
-            privacy = {name: getattr(self.privacy, name) for name in _PRIVACY}
-            if isinstance(privacy["models"], tuple):
-                privacy["models"] = list(privacy["models"])
-        inputs = {name: [channel.to_json() for channel in channels] for name, channels in self.inputs.items()}
-        units = [{"name": name, "inputs": channels} for name, channels in inputs.items()]
-        plain = {name: getattr(self, name) for name in _PLAIN}
-        return {"format": FORMAT, **plain, "units": units, "options": dict(self.options), "privacy": privacy}
+        return {"format": FORMAT, **describe(self)[0]}
 
     def to_text(self) -> str:
         """JSON that is the same for the same job."""
-        return json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return json.dumps(self.to_json(), separators=(",", ":"), allow_nan=False)
 
     @classmethod
     def from_text(cls, text: str | bytes) -> Job:
@@ -185,37 +173,22 @@ class Job(Task):
         if len(text) > LARGEST_TEXT:
             raise OptionError(f"job: a text of {len(text)} is over the limit of {LARGEST_TEXT}")
         try:
-            found = json.loads(text)
-        except (ValueError, RecursionError):
-            raise OptionError("job: this is not JSON") from None
-        return cls.from_json(found)
+            return cls.from_json(strict_json(text))
+        except ValueError as error:
+            raise error if isinstance(error, CounterflowError) else OptionError("job: this is not JSON") from None
 
     @classmethod
     def from_json(cls, found: object) -> Job:
         """The same from plain types."""
-        table = _table("job", found, _KEYS)
-        if table["format"] != FORMAT:
-            raise OptionError(f"job: format {table['format']!r:.20}, here it is {FORMAT}: upgrade the older side")
-        inputs: dict[str, Any] = {}
-        if not isinstance(table["units"], list):
-            raise OptionError("job: units must be a list")
-        for entry in table["units"][: MOST_UNITS + 1]:
-            unit = _table("job: a unit", entry, ("name", "inputs"))
-            if not isinstance(unit["name"], str) or unit["name"] in inputs or not isinstance(unit["inputs"], list):
-                raise OptionError(f"job: unit {unit['name']!r:.80} is named twice, or is no unit")
-            try:
-                inputs[unit["name"]] = [Channel.from_json(entry) for entry in unit["inputs"]]
-            except CounterflowError as error:
-                raise OptionError(f"job: {error}") from error
-        privacy = None
-        if table["privacy"] is not None:
-            settings = _table("job: privacy", table["privacy"], _PRIVACY)
-            if isinstance(settings["models"], list):
-                settings["models"] = tuple(settings["models"])
-            privacy = Privacy(**settings)
-        if not isinstance(table["created"], str) or not table["created"]:
-            raise OptionError(f"job: created must be a time, got {table['created']!r:.80}")
-        return cls(inputs=inputs, privacy=privacy, **{name: table[name] for name in _PLAIN})
+        told = dict(found) if isinstance(found, dict) else {}
+        if (made := told.pop("format", None)) != FORMAT:
+            raise OptionError(f"job: format {made!r:.20}, here it is {FORMAT}: upgrade the older side")
+        if not told.get("created"):
+            raise OptionError("job: created must be a time")
+        try:
+            return restore(cls, told, {})
+        except StorageError as error:
+            raise OptionError(f"job: {error}") from error
 
 
 def _unit(label: str, name: object, channels: object) -> PublicUnit:
@@ -228,34 +201,6 @@ def _unit(label: str, name: object, channels: object) -> PublicUnit:
         raise OptionError(f"{label}: {error}") from error
     except TypeError:
         raise OptionError(f"{label}: unit {name!r:.80} needs a list of input channels") from None
-
-
-def _table(label: str, found: object, keys: tuple[str, ...]) -> dict[str, Any]:
-    if not isinstance(found, dict):
-        raise OptionError(f"{label} must be a table, got {type(found).__name__}")
-    if set(found) != set(keys):
-        odd = sorted(map(str, set(found) ^ set(keys)))
-        raise OptionError(f"{label} has the keys {', '.join(keys)}; unknown or missing: {', '.join(odd)[:200]}")
-    return dict(found)
-
-
-def _plain(label: str, value: object) -> None:
-    """Text, numbers, truth values, {name: of these}, or pairs of texts."""
-    if isinstance(value, Mapping):
-        if not all(isinstance(name, str) and not isinstance(one, Mapping) for name, one in value.items()):
-            raise OptionError(f"{label} must be {{unit: number}}, got {value!r:.80}")
-        for name, one in value.items():
-            _plain(f"{label}, {checked(name, label, error=OptionError)!r}", one)
-        return
-    if isinstance(value, list | tuple) and all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in value):
-        for name in (name for pair in value for name in pair):
-            checked(name, label, error=OptionError)
-        return
-    good = value is None or type(value) in (bool, int, float, str)
-    if not good or (isinstance(value, float) and not math.isfinite(value)):
-        raise OptionError(f"{label} must be a number, text, true or false, or pairs of units, got {value!r:.80}")
-    if isinstance(value, str):
-        checked(value, label, error=OptionError)
 
 
 def _is_id(value: object) -> bool:

@@ -1,48 +1,15 @@
 """What a plant lets out, and who may ask about its inputs: a TOML file that the plant owns.
 
-::
-
-    unit = "boiler"
-
-    [leave]
-    methods = ["sufficient"]        # jobs that this plant takes part in
-    kinds = ["Sufficient"]          # messages that may leave; left out: those of the methods
-    largest_rows = 1_000_000
-    largest_bytes = 268_435_456
-    jobs_per_hour = 60              # new jobs that are looked at, whatever comes of them
-    inputs_shown = false            # whether other plants may be shown signals that are made of this one's inputs
-
-    [privacy]
-    demanded = true                 # nothing leaves without noise
-    epsilon = 1.0                   # of one job, at most
-    delta = 1e-6
-    window = 1                      # consecutive measurements that must be protected as one, at least
-    ledger = "budgets"              # folder of the durable budget, relative to this file
-    published = false               # whether the paper's accounting, which has gaps, will do
-    simulation = false              # whether noise from a seed, which protects nothing, will do
-    reacting_inputs = false         # whether inputs that react to measurements, and carry them, may leave all the same
-    approval = "none"               # "each": the owner approves every fit (counterflow federation approve-job)
-
-    [ask]                           # who may ask about which of my inputs; nobody else
-    turbine = ["valve", "pump"]
-    condenser = ["*"]
-
-    [answers]
-    allowed = true                  # whether this plant may put questions itself
-
-    [controllers]
-    react = false                   # whether this plant's controllers answer in questions about the running plant
-    trials_per_day = 10_000         # how often they are asked at most: whoever asks often learns what they do
+Its keys, with what each is for, stand in ``default_policy``. Left out, a key is as in ``Policy``, which is strict.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -53,12 +20,14 @@ from counterflow.federation.job import FITS
 from counterflow.federation.messages import SENT
 from counterflow.printable import flaw
 from counterflow.protocol.codec import SIZE_LIMIT
+from counterflow.records import describe, restore
 
 LARGEST_FILE = 1 << 20
 ALL = "*"
 APPROVALS = ("none", "each")
-_HEADER = re.compile(r"\s*\[\s*([A-Za-z0-9_-]+)\s*\]")
-_KEY = re.compile(r"""\s*("[^"]*"|'[^']*'|[A-Za-z0-9_-]+)\s*=""")
+_ASKING = ("unit", "ask", "answers")
+_HEADER_LINE = re.compile(r"\s*\[\s*([A-Za-z0-9_-]+)\s*\]")
+_KEY_LINE = re.compile(r"""\s*("[^"]*"|'[^']*'|[A-Za-z0-9_-]+)\s*=""")
 
 
 def _truth(value: Any) -> bool:
@@ -73,13 +42,17 @@ def _text(value: Any) -> str:
     return value
 
 
+def _path(value: Any) -> Path:
+    return Path(_text(value))
+
+
 def _count(value: Any, most: int = 1 << 40) -> int:
     if type(value) is not int or not 1 <= value <= most:
         raise ValueError(f"must be a whole number from 1 to {most}, got {value!r:.40}")
     return value
 
 
-def _number(value: Any, below: float = math.inf) -> float:
+def _number(value: Any, below: float = 1e300) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < below:
         raise ValueError(f"must be a finite number above 0{', below 1' * (below == 1)}, got {value!r:.40}")
     return float(value)
@@ -98,56 +71,38 @@ def _is_name(value: object) -> bool:
     return isinstance(value, str) and bool(value) and not flaw(value, 100)
 
 
-# how the values of each table are read; keys are called as the fields of ``Policy``
-_READERS: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
-    "leave": {
-        "methods": partial(_names, known=FITS),
-        "kinds": lambda value: frozenset(_names(value, sorted(SENT))),
-        "largest_rows": _count,
-        "largest_bytes": partial(_count, most=SIZE_LIMIT),
-        "jobs_per_hour": _count,
-        "inputs_shown": _truth,
-    },
-    "privacy": {
-        "demanded": _truth,
-        "epsilon": _number,
-        "delta": partial(_number, below=1.0),
-        "window": _count,
-        "ledger": lambda value: Path(_text(value)),
-        "published": _truth,
-        "simulation": _truth,
-        "reacting_inputs": _truth,
-        "approval": lambda value: _names([value], APPROVALS)[0],
-    },
-    "controllers": {"react": _truth, "trials_per_day": _count},
-    "answers": {"allowed": _truth},
-}
+def _key(table: str, read: Callable[[Any], Any], default: Any, called: str = "") -> Any:
+    """A key of the file: in which table it stands, how its value is read, and how it is called there."""
+    return field(default=default, metadata={"table": table, "read": read, "called": called})
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What a plant lets out, and who may ask about its inputs; see the module for the file. Defaults are strict."""
+    """What a plant lets out, and who may ask about its inputs; see ``default_policy`` for the file.
+
+    Two keys do not stand there: ``kinds``, messages that may leave (None: those of the methods), and ``largest_bytes``.
+    """
 
     unit: str
-    methods: tuple[str, ...] = ("sufficient",)
-    kinds: frozenset[str] | None = None
-    largest_rows: int = 10_000_000
-    largest_bytes: int = SIZE_LIMIT
-    jobs_per_hour: int = 60
-    demanded: bool = True
-    epsilon: float = 1.0
-    delta: float = 1e-6
-    window: int = 1
-    ledger: Path | None = None
-    published: bool = False
-    simulation: bool = False
-    approval: str = "none"
+    methods: tuple[str, ...] = _key("leave", partial(_names, known=FITS), ("sufficient",))
+    kinds: frozenset[str] | None = _key("leave", lambda value: frozenset(_names(value, sorted(SENT))), None)
+    largest_rows: int = _key("leave", _count, 10_000_000)
+    largest_bytes: int = _key("leave", partial(_count, most=SIZE_LIMIT), SIZE_LIMIT)
+    jobs_per_hour: int = _key("leave", _count, 60)
+    inputs_shown: bool = _key("leave", _truth, False)
+    demanded: bool = _key("privacy", _truth, True)
+    epsilon: float = _key("privacy", _number, 1.0)
+    delta: float = _key("privacy", partial(_number, below=1.0), 1e-6)
+    window: int = _key("privacy", _count, 1)
+    ledger: Path | None = _key("privacy", _path, None)  # noqa: RUF009 - a field, as the others
+    published: bool = _key("privacy", _truth, False)
+    simulation: bool = _key("privacy", _truth, False)
+    reacting_inputs: bool = _key("privacy", _truth, False)
+    approval: str = _key("privacy", lambda value: _names([value], APPROVALS)[0], "none")
     ask: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    answers: bool = True
-    inputs_shown: bool = False
-    reacting_inputs: bool = False
-    react: bool = False
-    trials_per_day: int = 10_000
+    answers: bool = _key("answers", _truth, True, called="allowed")
+    react: bool = _key("controllers", _truth, False)
+    trials_per_day: int = _key("controllers", _count, 10_000)
     lines: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)  # of "table.key" in its file
 
     def __post_init__(self) -> None:
@@ -191,18 +146,19 @@ class Policy:
             values: dict[str, Any] = {"unit": _text(contents.pop("unit", None)), "ask": {}}
             for name, table in contents.items():
                 at = (name,)
-                if name not in _READERS and name != "ask":
-                    raise ValueError(f"there is no such key; there are unit, ask, {', '.join(_READERS)}")
+                if name not in (*_KEYS, "ask"):
+                    raise ValueError(f"there is no such key; there are unit, ask, {', '.join(_KEYS)}")
                 if not isinstance(table, dict):
                     raise ValueError(f"must be a table: write [{name}]")
                 for key, value in table.items():
                     at = (name, key)
                     if name == "ask":
                         values["ask"][key] = _names(value)
-                    elif key in _READERS[name]:
-                        values["answers" if key == "allowed" else key] = _READERS[name][key](value)
+                    elif key in _KEYS[name]:
+                        known = _KEYS[name][key]
+                        values[known.name] = known.metadata["read"](value)
                     else:
-                        raise ValueError(f"there is no such key; there are {', '.join(_READERS[name])}")
+                        raise ValueError(f"there is no such key; there are {', '.join(_KEYS[name])}")
         except ValueError as error:
             line = next((lines[at[:k]] for k in range(len(at), 0, -1) if at[:k] in lines), 1)
             raise OptionError(f"{place}:{line}: {'.'.join(at)}: {error}.", code="policy") from None
@@ -219,7 +175,7 @@ class Policy:
         if not closed:
             return f"unit {self.unit!r} does not let {asker!r} ask about its inputs"
         may = f"may ask about {', '.join(map(repr, allowed))}" if allowed else "may ask about none of them"
-        line = f"{asker} = {_shown((*allowed, *closed))}"
+        line = f"{asker} = {json.dumps([*allowed, *closed], ensure_ascii=False)}"  # TOML writes lists as JSON does
         return (
             f"unit {self.unit!r} does not let {asker!r} ask about its input {closed[0]!r}: by its policy, {asker!r} "
             f"{may}; to allow it, its owner writes {line} below [ask] of policy.toml"
@@ -227,38 +183,21 @@ class Policy:
 
     def asking(self) -> dict[str, Any]:
         """What the coordinator has to know of it, in plain types; the rest is the plant's own affair."""
-        return {"unit": self.unit, "ask": {k: list(v) for k, v in self.ask.items()}, "answers": self.answers}
+        return describe(self, only=_ASKING)[0]
 
     @classmethod
     def from_asking(cls, found: object) -> Policy:
         """A policy of which only the asking part is known; nothing may leave by it."""
-        if not isinstance(found, dict) or set(found) != {"unit", "ask", "answers"}:
-            raise OptionError("policy: needs 'unit', 'ask' and 'answers', and nothing else")
-        unit, ask, answers = found["unit"], found["ask"], found["answers"]
         try:
-            if not isinstance(ask, dict) or not all(map(_is_name, (unit, *ask))):
-                raise ValueError("must be a unit, and {unit: [channels]}")
-            opened = {name: _names(channels) for name, channels in ask.items()}
-            return cls(unit, methods=(), ask=opened, answers=_truth(answers))
-        except ValueError as error:
-            raise OptionError(f"policy of unit {unit!r:.80}: {error}") from None
-
-    def to_text(self) -> str:
-        """As the file of a plant; a ledger is written as it is."""
-        own = vars(self) | {"allowed": self.answers}
-        tables = {name: {key: own[key] for key in readers} for name, readers in _READERS.items()}
-        tables["ask"] = {_shown(unit): chosen for unit, chosen in self.ask.items()}
-        lines = [f"unit = {_shown(self.unit)}"]
-        for name, table in tables.items():
-            shown = (f"{key} = {_shown(value)}" for key, value in table.items() if value is not None)
-            lines += ["", f"[{name}]", *shown]
-        return "\n".join([*lines, ""])
+            return restore(cls, found, {}, only=_ASKING, onto=cls("", methods=()))
+        except StorageError as error:
+            raise OptionError(f"policy: {error}") from error
 
 
-def _shown(value: Any) -> str:
-    """In TOML, which writes these as JSON does."""
-    plain = sorted(value) if isinstance(value, frozenset) else str(value) if isinstance(value, Path) else value
-    return json.dumps(plain, ensure_ascii=False)
+_KEYS: dict[str, dict[str, Field[Any]]] = {}  # of the file, by table and by what they are called there
+for _one in fields(Policy):
+    if _one.metadata:
+        _KEYS.setdefault(_one.metadata["table"], {})[_one.metadata["called"] or _one.name] = _one
 
 
 def _lines(text: str) -> dict[tuple[str, ...], int]:
@@ -266,9 +205,64 @@ def _lines(text: str) -> dict[tuple[str, ...], int]:
     out: dict[tuple[str, ...], int] = {}
     table: tuple[str, ...] = ()
     for number, line in enumerate(text.split("\n"), 1):
-        if header := _HEADER.match(line):
+        if header := _HEADER_LINE.match(line):
             table = (header[1],)
             out.setdefault(table, number)
-        elif key := _KEY.match(line):
+        elif key := _KEY_LINE.match(line):
             out.setdefault((*table, key[1].strip("\"'")), number)
     return out
+
+
+def default_policy(unit: str, demanded: bool = True, ask: Mapping[str, Sequence[str]] = MappingProxyType({})) -> str:
+    """A strict policy, with words to whoever changes it; who may ask about which inputs, if that is known already."""
+    asking = "".join(f"{asker} = {json.dumps(list(inputs))}\n" for asker, inputs in ask.items())
+    return _DEFAULT.format(unit=unit, strict=Policy(unit), demanded=json.dumps(demanded), asking=asking)
+
+
+_DEFAULT = """# What may leave unit {unit}, and who may ask about its inputs: the plant's own file, read for every job.
+unit = "{unit}"
+
+[leave]
+# Jobs that this plant takes part in. "sufficient" needs one message; the others send one in every round.
+methods = ["sufficient"]
+largest_rows = {strict.largest_rows}
+# New jobs that are looked at, whatever comes of them.
+jobs_per_hour = {strict.jobs_per_hour}
+# Whether other plants may be shown signals that are made of this one's inputs. If all plants let them, a private fit
+# releases moments, which are far more exact at the same epsilon, and fits from logs can be private. The coordinator
+# knows what stood here when this plant asked to join.
+inputs_shown = false
+
+[privacy]
+# true: nothing leaves without noise that keeps the promise below. false: exact numbers leave, see the threat model.
+demanded = {demanded}
+# Of one job, at most. Smaller is more private and less exact: counterflow privacy plan
+epsilon = {strict.epsilon}
+delta = {strict.delta}
+# Consecutive measurements that are protected as one, at least.
+window = {strict.window}
+# Folder of the durable budget, beside this file: counterflow privacy ledger budgets
+ledger = "budgets"
+# Accounting with gaps (the paper's), and noise from a seed, which protects nothing: not here.
+published = false
+simulation = false
+# Whether inputs that a controller moves by what was measured, and that so carry it, may leave all the same.
+reacting_inputs = false
+# "each": every fit waits until the owner has looked at it: counterflow federation approve-job
+approval = "none"
+
+[ask]
+# Who may ask what would happen if this unit's inputs were others; nobody, unless it stands here:
+# turbine = ["valve", "fuel"]
+# condenser = ["*"]
+{asking}
+[answers]
+# Whether this plant may put questions itself.
+allowed = true
+
+[controllers]
+# Whether this plant's controllers answer in questions about the running plant. The laws stay here, but whoever asks
+# often learns them from the answers, and what they read: see the threat model.
+react = false
+trials_per_day = {strict.trials_per_day}
+"""

@@ -55,10 +55,8 @@ class QuestionRate:
 
     def count(self, asker: str) -> None:
         """Count one; ProtocolError "too-many" if there were as many as there may be."""
-        now, times = self._clock(), self._times.setdefault(asker, deque())
-        while times and now - times[0] >= MINUTE:
-            times.popleft()
-        if len(times) >= self._most:
+        now, times = self._clock(), self._times.setdefault(asker, deque(maxlen=self._most))
+        if len(times) == self._most and now - times[0] < MINUTE:
             left = math.ceil(times[0] + MINUTE - now)
             raise ProtocolError(
                 f"server: unit {asker!r} has put {self._most} questions within a minute, which is as many as the "

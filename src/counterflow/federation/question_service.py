@@ -17,10 +17,10 @@ import numpy as np
 from counterflow.errors import CounterflowError, DataError, OptionError, ProtocolError, StorageError
 from counterflow.federation.audit import Audit
 from counterflow.federation.controllers import MOST_STEPS, Carry, ControllerTerms, Rounds
+from counterflow.federation.desk import LARGEST
 from counterflow.federation.job import Job
 from counterflow.federation.messages import spoken
 from counterflow.federation.policy import Policy
-from counterflow.federation.question_box import LARGEST
 from counterflow.federation.question_gate import PER_MINUTE, QuestionGate, QuestionRate
 from counterflow.federation.refusal import Numbered, refusal_of
 from counterflow.files import make_folder
@@ -175,8 +175,8 @@ class QuestionService:
 
     def _take_down(self, unit: str, found: Any) -> None:
         """What a plant says, or has said before, of who may ask about it and of its controllers."""
-        asking = {key: value for key, value in found.items() if key != "controllers"} if isinstance(found, dict) else {}
-        policy, said = Policy.from_asking(asking), found.get("controllers") if asking else None
+        told = dict(found) if isinstance(found, dict) else {}
+        said, policy = told.pop("controllers", None), Policy.from_asking(told)
         if policy.unit != unit:
             raise ProtocolError(f"server: unit {unit!r} sends the terms of {policy.unit!r:.100}")
         known = {} if said is None else {unit: ControllerTerms.from_json(said, len(self._job.inputs[unit]))}

@@ -104,10 +104,6 @@ class Session(ABC, Generic[State]):
     def _note(self, message: Message) -> None:
         """Take down what is remembered of a turn that was taken in."""
 
-    def _begun(self, opening: Row) -> None:
-        """Take in the first row."""
-        self._say(zip(opening.table["to"], opening.pieces, strict=True))
-
     # ---- a turn
 
     def _is_due(self, unit: str, sequence: int, data: bytes, place: str) -> bool:
@@ -184,7 +180,9 @@ class Session(ABC, Generic[State]):
             told = first.table
             if first.kind != "opening" or any(told.get(name) != opening.table[name] for name in ("unit", "job")):
                 raise StorageError(f"{self._store.name} is not that of {self.whose} as it is now: give its own folder.")
-            self._begun(first)
+            if changed := difference(told.get("own"), opening.table.get("own")):
+                self._changed(changed)
+            self._say(zip(told["to"], first.pieces, strict=True))
             for row in rows:
                 if row.kind == "snapshot":
                     self._restore(row.table, list(row.pieces))
@@ -315,8 +313,10 @@ def fingerprint(beginning: UnitState) -> dict[str, Any]:
     return {"exact": digest.hexdigest(), "near": near}
 
 
-def difference(before: Any, now: dict[str, Any]) -> str:
-    """How a unit differs from the one that the job began with; empty if it does not."""
+def difference(before: Any, now: Any) -> str:
+    """How a unit differs from the one that the job began with; empty if it does not (None: no unit)."""
+    if before is now is None:
+        return ""
     if before["exact"] != now["exact"]:
         return "the unit's log or model is not the one that it began with"
     if len(before["near"]) != len(now["near"]) or not np.allclose(before["near"], now["near"], rtol=_SAME, atol=1e-300):

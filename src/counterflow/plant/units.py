@@ -73,7 +73,7 @@ class Channel:
         if ends is None:
             return cls(found["name"], found["unit"], role=role)
         numbers = isinstance(ends, list) and len(ends) == 2
-        if not numbers or not all(end is None or type(end) in (int, float) for end in ends):
+        if not numbers or not all(end is None or (type(end) in (int, float) and abs(end) < 1e308) for end in ends):
             raise ModelError(f"channel {found['name']!r:.80}: limits is {ends!r:.80}: two numbers or nulls are needed.")
         low, high = (infinity if end is None else end for end, infinity in zip(ends, _INFINITIES, strict=True))
         return cls(found["name"], found["unit"], (low, high), role)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -33,6 +33,11 @@ def over(*axes: str) -> Mapping[str, Any]:
     return MappingProxyType({"axes": axes, "rank": len(axes)})
 
 
+def up_to(most: int) -> Mapping[str, Any]:
+    """What a field says whose text is no name: its most characters."""
+    return MappingProxyType({"most": most})
+
+
 def schema(kind: type[Message]) -> dict[str, tuple[type, tuple[str, ...] | None]]:
     """Field name -> (type, axes) of a message class; a plain number or text has None."""
     if kind not in _SCHEMAS:
@@ -47,7 +52,6 @@ class Message:
     """Base of all messages. ``unit`` is the unit that sends it, or that it is meant for."""
 
     unit: str
-    texts: ClassVar[Mapping[str, int]] = MappingProxyType({})  # longest text of fields that are no names
 
     def __init_subclass__(cls) -> None:
         if cls.__name__ in KINDS:
@@ -113,7 +117,7 @@ class Message:
         if good and isinstance(value, int) and not isinstance(value, bool):
             good = 0 <= value < 2**53
         if good and isinstance(value, str):
-            longest = self.texts.get(name, NAME_LIMIT)
+            longest = self.__dataclass_fields__[name].metadata.get("most", NAME_LIMIT)
             whose = f"message {type(self).__name__}" if name == "unit" else self.label
             checked(value, f"{whose}: field {name!r}", longest, composed=False)
         if not good:

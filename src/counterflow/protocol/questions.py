@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat, from_text
 from counterflow.errors import ProtocolError
 from counterflow.printable import NOTE
-from counterflow.protocol.message import Message, over
+from counterflow.protocol.message import Message, over, up_to
 from counterflow.records import strict_json
 
 NOTE_LIMIT = NOTE  # characters of a refusal
@@ -48,10 +47,9 @@ class Change(Message):
     cause: str
     absolute: bool
     first: int
-    channels: str
+    channels: str = field(metadata=up_to(60_000))
     values: FloatArray = field(metadata=over("asked", "columns"))
-    inputs: str = ""
-    texts: ClassVar[Mapping[str, int]] = MappingProxyType({"channels": 60_000, "inputs": 100_000})
+    inputs: str = field(default="", metadata=up_to(100_000))
 
     def check(self) -> None:
         self.require(self.cause and len(self.values), "needs the name of a unit and at least one row of values")
@@ -102,8 +100,7 @@ class Ask(Message):
     steps: int
     controllers: str = ""
     supposed: str = ""
-    terms: str = ""
-    texts: ClassVar[Mapping[str, int]] = MappingProxyType({"terms": TERMS_LIMIT})
+    terms: str = field(default="", metadata=up_to(TERMS_LIMIT))
 
     def check(self) -> None:
         good = _KIND.fullmatch(self.kind) and 1 <= self.steps <= 10_000_000
@@ -124,11 +121,10 @@ class Answer(Message):
 
     kind: str
     share: str
-    caveats: str
+    caveats: str = field(metadata=up_to(CAVEATS_LIMIT))
     mean: FloatArray = field(metadata=over("asked", "columns"))
     covariance: FloatArray = field(metadata=over("squares?", "columns"))
     headroom: FloatArray = field(default_factory=lambda: np.zeros((0, 3)), metadata=over("channels", "3"))
-    texts: ClassVar[Mapping[str, int]] = MappingProxyType({"caveats": CAVEATS_LIMIT})
 
     def check(self) -> None:
         from_text(self.caveats)
@@ -164,7 +160,7 @@ class Trial(Message):
     past: bool
     lead: int
     worlds: int
-    held: str
+    held: str = field(metadata=up_to(60_000))
     states: FloatArray = field(metadata=over("tried rows", "states"))
     inputs: FloatArray = field(metadata=over("tried rows", "inputs"))
     foreign: FloatArray = field(metadata=over("tried rows", "foreign"))
@@ -172,7 +168,6 @@ class Trial(Message):
     tried: FloatArray = field(default_factory=_nothing, metadata=over("tried rows?", "moved"))
     response: FloatArray = field(default_factory=_nothing, metadata=over("after", "responses"))
     supposed: str = ""
-    texts: ClassVar[Mapping[str, int]] = MappingProxyType({"held": 60_000})
 
     def check(self) -> None:
         rows, worlds, moved, after = len(self.states), self.worlds, self.tried.shape[1], len(self.response)
@@ -211,8 +206,7 @@ class Refused(Message):
 
     error: str
     code: str
-    reason: str
-    texts: ClassVar[Mapping[str, int]] = MappingProxyType({"reason": NOTE_LIMIT})
+    reason: str = field(metadata=up_to(NOTE_LIMIT))
 
     def check(self) -> None:
         known = self.error in REFUSALS and self.reason
@@ -224,8 +218,7 @@ class Refused(Message):
 class Terms(Message):
     """Unit to server, which says it back: who may ask about its inputs, and what its controllers are, as JSON."""
 
-    text: str
-    texts: ClassVar[Mapping[str, int]] = MappingProxyType({"text": TERMS_LIMIT})
+    text: str = field(metadata=up_to(TERMS_LIMIT))
 
     def check(self) -> None:
         self.require(self.text, "'text' is empty")
@@ -238,8 +231,7 @@ class Openings(Message):
     It is a JSON object with a list of channels for every other unit; a unit that is closed to the asker has none.
     """
 
-    text: str = ""
-    texts: ClassVar[Mapping[str, int]] = MappingProxyType({"text": OPENINGS_LIMIT})
+    text: str = field(default="", metadata=up_to(OPENINGS_LIMIT))
 
     @property
     def channels(self) -> dict[str, list[object]]:

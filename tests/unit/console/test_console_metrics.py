@@ -12,7 +12,8 @@ import pytest
 from counterflow.console.metrics import Metrics, facts, text
 from counterflow.console.opening import Opened
 from counterflow.console.visits import Visit
-from counterflow.federation.sites.plant_folder import PlantFolder, default_policy
+from counterflow.federation.policy import default_policy
+from counterflow.federation.sites.plant_folder import PlantFolder
 from counterflow.privacy import Ledger, ledger_path
 from counterflow.privacy.accounting import Cost
 

@@ -19,9 +19,10 @@ from counterflow.exchange.compression import sufficient_message
 from counterflow.exchange.rows import privatised
 from counterflow.federation import Audit, Job
 from counterflow.federation.audit import FILE
+from counterflow.federation.policy import default_policy
 from counterflow.federation.reconciliation import compare
 from counterflow.federation.sites import backup as backups
-from counterflow.federation.sites.plant_folder import PlantFolder, default_policy
+from counterflow.federation.sites.plant_folder import PlantFolder
 from counterflow.privacy import Ledger
 from counterflow.protocol import encode
 
@@ -35,7 +36,7 @@ def plant(tmp_path: Path) -> PlantFolder:
     """A plant that has let one private message out."""
     folder = tmp_path / "boiler-site"
     made = PlantFolder(folder, "waterworks", "SHA256:" + "0" * 64, "owner", "", 0, "boiler")
-    made.site.bind(RECORDING, PLANT.local("boiler"), default_policy("boiler"), "2026-01-01 06:00:00")
+    made.put(RECORDING, PLANT.local("boiler"), default_policy("boiler"), "2026-01-01 06:00:00")
     made._open_budget(3.0)
     made.write()
     release(made, "one")
@@ -44,12 +45,12 @@ def plant(tmp_path: Path) -> PlantFolder:
 
 def release(plant: PlantFolder, job_id: str, *, leaves: bool = True) -> str:
     job = Job(job_id, "sufficient", INPUTS, privacy=cf.Privacy(0.5, 1e-6))
-    own = plant.site.own()
+    own = plant.own()
     assert own.model is not None
     assert job.privacy is not None
     sent, made = privatised(sufficient_message("boiler", own.model, own.y, own.u), own.model, job.privacy)
-    with plant.site.audit() as audit:
-        guard = plant.site.guard(job, audit, own)
+    with plant.audit() as audit:
+        guard = plant.guard(job, audit, own)
         data = guard.outgoing(encode(sent), made)
         if leaves:
             guard.leave(data)
@@ -64,7 +65,7 @@ def release(plant: PlantFolder, job_id: str, *, leaves: bool = True) -> str:
 def books(plant: PlantFolder) -> tuple[list[str], list[tuple[str, str]], list[str]]:
     """Events of the audit log, releases of the ledger with their states, and how the two differ."""
     assert plant.ledger is not None
-    with plant.site.audit() as audit, Ledger.open(plant.ledger) as ledger:
+    with plant.audit() as audit, Ledger.open(plant.ledger) as ledger:
         events = [record["event"] for record in audit.records() if record["event"] != "opened"]
         entries = [(entry.fit, entry.state) for entry in ledger.entries()]
         return events, entries, [caveat.code for caveat in compare(audit, ledger)]
@@ -81,7 +82,7 @@ def told(*command: object, code: int = 0) -> str:
 
 def test_what_was_approved_and_what_has_left_are_records_of_their_own(plant: PlantFolder) -> None:
     stranded = release(plant, "two", leaves=False)
-    with plant.site.audit() as audit:
+    with plant.audit() as audit:
         audit.write("refused", job="three", reason='\x1b[31m"]\n<13>1 - - forged - left')
     lines = [json.loads(line) for line in told("audit", plant.folder, "--format", "jsonl").splitlines()]
     assert [(line["event"], line["job"]) for line in lines] == [
@@ -136,12 +137,12 @@ def test_a_book_that_is_gone_is_missed(plant: PlantFolder) -> None:
 
 def test_a_budget_is_shown_beside_what_left_without_noise(plant: PlantFolder) -> None:
     assert not plant.differences()
-    own = plant.site.own()
+    own = plant.own()
     assert own.model is not None
     data = encode(sufficient_message("boiler", own.model, own.y, own.u))
     (plant.folder / "policy.toml").write_text(default_policy("boiler", demanded=False), "utf-8")
-    with plant.site.audit() as audit:
-        guard = plant.site.guard(Job("plain", "sufficient", INPUTS), audit, own)
+    with plant.audit() as audit:
+        guard = plant.guard(Job("plain", "sufficient", INPUTS), audit, own)
         guard.leave(guard.outgoing(data))
     (note,) = plant.differences()
     assert note.code == "exact-release"
@@ -156,7 +157,7 @@ def test_a_start_settles_what_has_left_and_keeps_what_has_not(plant: PlantFolder
     release(plant, "two", leaves=False)
     plant._check_books()
     assert books(plant)[1:] == ([("job one", "released"), ("job two", "reserved")], ["reservation-open"])
-    with plant.site.audit() as audit:
+    with plant.audit() as audit:
         (digest,) = {r["sha256"] for r in audit.records() if r["job"] == "two" and r["event"] == "approved"}
         audit.write("left", job="two", sha256=digest)  # killed when this was written, and the ledger not yet
     plant._check_books()
@@ -177,7 +178,7 @@ def test_its_owner_settles_a_reservation(plant: PlantFolder) -> None:
     assert done["spent"] < ledger["spent"]
     events, entries, differences = books(plant)
     assert (events[-1], entries[-1][1], differences) == ("settled", "withdrawn", [])
-    with plant.site.audit() as audit, Ledger.open(plant.ledger) as opened:
+    with plant.audit() as audit, Ledger.open(plant.ledger) as opened:
         from counterflow.federation.reconciliation import settle
 
         for number in (1, 3, 99):  # released, withdrawn, none
@@ -190,7 +191,7 @@ def test_what_has_left_cannot_be_withdrawn(plant: PlantFolder) -> None:
 
     assert plant.ledger is not None
     digest = release(plant, "two", leaves=False)
-    with plant.site.audit() as audit, Ledger.open(plant.ledger) as ledger:
+    with plant.audit() as audit, Ledger.open(plant.ledger) as ledger:
         audit.write("left", job="two", sha256=digest)
         with pytest.raises(PrivacyError) as refused:
             settle(audit, ledger, 3, True, "I would rather not")
@@ -266,7 +267,7 @@ def test_a_lost_audit_log_is_put_back_and_says_what_it_lacks(plant: PlantFolder,
     events, entries, differences = books(plant)
     assert events == ["approved", "left", "restored"]
     assert (len(entries), differences) == (2, ["audit-behind"])
-    with plant.site.audit() as audit:
+    with plant.audit() as audit:
         assert list(audit.records())[-1]["differ"] == ["audit-behind"]
 
 

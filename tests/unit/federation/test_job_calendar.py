@@ -10,7 +10,7 @@ import counterflow as cf
 from counterflow.cli.federation_members import read_log
 from counterflow.federation.job import Job
 from counterflow.federation.parts import calendar_of
-from counterflow.federation.sites.site import PlantSite
+from counterflow.federation.sites.plant_folder import PlantFolder
 
 
 def job(begins: str) -> Job:
@@ -44,8 +44,8 @@ def test_a_plant_keeps_the_calendar_of_its_log(tmp_path: Path, ending: str) -> N
         cf.read_logs(tmp_path / "boiler.csv", units, timezone="Europe/Berlin")[0].save(path)
     recording, _, begins = read_log(path)
     assert begins == "2024-11-01 13:00:00Z"
-    site = PlantSite("boiler", tmp_path / "site")
-    site.bind(recording, None, 'unit = "boiler"\n', begins)
+    site = PlantFolder(tmp_path / "site", "waterworks", "SHA256:", "owner", "", 0, "boiler")
+    site.put(recording, None, 'unit = "boiler"\n', begins)
     kept = cf.Recording.load(tmp_path / "site" / "log.safetensors")
     assert kept.calendar == recording.calendar
     assert kept.calendar is not None

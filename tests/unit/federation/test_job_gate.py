@@ -18,7 +18,6 @@ from counterflow.federation import job_gate as gate
 from counterflow.federation.job import QUESTIONS
 from counterflow.federation.refusal import Refusal
 from counterflow.federation.sites.plant_folder import PlantFolder
-from counterflow.federation.sites.site import PlantSite
 from counterflow.privacy import Ledger, ledger_path
 
 PLANT = cf.random_plant(units=["boiler"], rng=1)
@@ -39,16 +38,16 @@ def job(name: str, epsilon: float = 1.0) -> Job:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> PlantSite:
+def site(tmp_path: Path) -> PlantFolder:
     """A plant's folder, as far as jobs are concerned."""
-    made = PlantSite("boiler", tmp_path / "boiler-site")
-    made.bind(RECORDING, PLANT.local("boiler"), POLICY)
-    PlantFolder(made.home, "waterworks", "SHA256:AA", "owner", "", 0, "boiler").write()
-    Ledger.create(ledger_path(made.home / "budgets", "boiler"), "boiler", 3.0, 1e-6).close()
+    made = PlantFolder(tmp_path / "boiler-site", "waterworks", "SHA256:", "owner", "", 0, "boiler")
+    made.put(RECORDING, PLANT.local("boiler"), POLICY)
+    made.write()
+    Ledger.create(ledger_path(made.folder / "budgets", "boiler"), "boiler", 3.0, 1e-6).close()
     return made
 
 
-def refused(site: PlantSite, wanted: Job) -> CounterflowError | None:
+def refused(site: PlantFolder, wanted: Job) -> CounterflowError | None:
     with site.audit() as audit:
         try:
             site.guard(wanted, audit, site.own())
@@ -57,17 +56,17 @@ def refused(site: PlantSite, wanted: Job) -> CounterflowError | None:
     return None
 
 
-def code(site: PlantSite, wanted: Job) -> str:
+def code(site: PlantFolder, wanted: Job) -> str:
     error = refused(site, wanted)
     return "" if error is None else error.code
 
 
-def events(site: PlantSite) -> list[str]:
+def events(site: PlantFolder) -> list[str]:
     with site.audit() as audit:
         return [str(record["event"]) for record in audit.records()]
 
 
-def test_a_job_waits_for_its_owner_and_no_other_takes_its_place(site: PlantSite) -> None:
+def test_a_job_waits_for_its_owner_and_no_other_takes_its_place(site: PlantFolder) -> None:
     first = job("fit-1")
     assert code(site, first) == "privacy.approval"
     lines = site.policy.lines
@@ -76,9 +75,9 @@ def test_a_job_waits_for_its_owner_and_no_other_takes_its_place(site: PlantSite)
     told = Refusal.of(error, lines)
     assert told is not None
     assert (told.code, told.line) == ("privacy.approval", 5)
-    assert next(iter(gate.waiting(site.home).values())).to_text() == first.to_text()
+    assert next(iter(gate.waiting(site.folder).values())).to_text() == first.to_text()
 
-    command = ["federation", "approve-job", str(site.home), "fit-1"]
+    command = ["federation", "approve-job", str(site.folder), "fit-1"]
     asked = CliRunner().invoke(app, command)
     assert asked.exit_code == 2, "without a terminal nobody can say yes"
     assert code(site, first) == "privacy.approval"
@@ -86,27 +85,27 @@ def test_a_job_waits_for_its_owner_and_no_other_takes_its_place(site: PlantSite)
     assert done.exit_code == 0, done.output
     for words in (gate.digest_of(first), "rows: 41", "privacy: epsilon 1, delta 1e-06", "budget: epsilon 3, "):
         assert words in done.output
-    assert not gate.waiting(site.home)
+    assert not gate.waiting(site.folder)
     assert code(site, first) == ""
     assert code(site, first) == "", "it may be started again"
     assert events(site).count(gate.APPROVED) == 1
 
     dearer = job("fit-1", epsilon=0.9)  # the same name, to be had cheaper: not what was approved
     assert code(site, dearer) == "privacy.approval"
-    assert CliRunner().invoke(app, ["federation", "approve-job", str(site.home), "fit-2", "--yes"]).exit_code == 2
+    assert CliRunner().invoke(app, ["federation", "approve-job", str(site.folder), "fit-2", "--yes"]).exit_code == 2
 
 
-def test_two_jobs_of_one_name_are_told_apart(site: PlantSite) -> None:
+def test_two_jobs_of_one_name_are_told_apart(site: PlantFolder) -> None:
     one, other = job("fit-1"), job("fit-1", epsilon=0.9)
     for each in (one, other):
         assert code(site, each) == "privacy.approval"
     with pytest.raises(cf.OptionError, match="2 jobs"):
-        gate.chosen(site.home, "fit-1")
-    assert gate.chosen(site.home, gate.digest_of(other)[:12]).to_text() == other.to_text()
+        gate.chosen(site.folder, "fit-1")
+    assert gate.chosen(site.folder, gate.digest_of(other)[:12]).to_text() == other.to_text()
 
 
-def test_an_hour_takes_so_many_jobs(site: PlantSite) -> None:
-    (site.home / "policy.toml").write_text(POLICY.replace('approval = "each"\n', ""))
+def test_an_hour_takes_so_many_jobs(site: PlantFolder) -> None:
+    (site.folder / "policy.toml").write_text(POLICY.replace('approval = "each"\n', ""))
     for name in ("fit-1", "fit-2", "fit-1"):  # the same again is none more
         assert code(site, job(name)) == ""
     before = events(site)
@@ -119,7 +118,7 @@ def test_an_hour_takes_so_many_jobs(site: PlantSite) -> None:
         assert 3500 < told.seconds <= 3601
     assert events(site) == [*before, "refused"], "refusals do not fill the disk"
     assert code(site, job("fit-2")) == ""
-    with Audit(site.home / "site.db") as audit:
+    with Audit(site.folder / "site.db") as audit:
         late = time.time() + 3601
         gate.count(job("fit-9"), site.policy, audit, clock=lambda: late)
         for k in range(5):  # questions are no jobs that release anything
@@ -127,11 +126,11 @@ def test_an_hour_takes_so_many_jobs(site: PlantSite) -> None:
             gate.count(asking, replace(site.policy, jobs_per_hour=1), audit)
 
 
-def test_jobs_that_wait_are_bounded(site: PlantSite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_that_wait_are_bounded(site: PlantFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gate, "MOST_WAITING", 3)
-    (site.home / "policy.toml").write_text(POLICY.replace("= 2", "= 1000"))
+    (site.folder / "policy.toml").write_text(POLICY.replace("= 2", "= 1000"))
     for k in range(6):
         assert code(site, job(f"fit-{k}")) == "privacy.approval"
-        for place in (site.home / gate.WAITING).iterdir():  # older than the next one, whatever the clock's grain
+        for place in (site.folder / gate.WAITING).iterdir():  # older than the next one, whatever the clock's grain
             os.utime(place, (place.stat().st_atime, place.stat().st_mtime - 1))
-    assert [one.id for one in gate.waiting(site.home).values()] == ["fit-3", "fit-4", "fit-5"]
+    assert [one.id for one in gate.waiting(site.folder).values()] == ["fit-3", "fit-4", "fit-5"]

@@ -13,6 +13,7 @@ import counterflow as cf
 from counterflow.errors import OptionError, PrivacyError, ProtocolError, StorageError
 from counterflow.federation import Audit, Policy, QuestionGate
 from counterflow.federation.audit import FILE
+from counterflow.federation.policy import default_policy
 from counterflow.protocol import Ask, Change
 
 WHOLE = """
@@ -47,12 +48,16 @@ def test_a_policy_says_what_its_file_says(tmp_path: Path) -> None:
     path.write_text(WHOLE)
     policy = Policy.read(path)
     assert policy == Policy(
-        "boiler", ("sufficient", "penalty"), frozenset({"Sufficient"}), 1000, 2000, 60, True, 0.5, 1e-7, 3,
-        tmp_path / "budgets", True, True, "none", {"turbine": ("valve", "pump"), "unit 7": ("*",)}, False,
+        "boiler", ("sufficient", "penalty"), frozenset({"Sufficient"}), 1000, 2000, epsilon=0.5, delta=1e-7, window=3,
+        ledger=tmp_path / "budgets", published=True, simulation=True, answers=False,
+        ask={"turbine": ("valve", "pump"), "unit 7": ("*",)},
     )  # fmt: skip
     assert (policy.lines["privacy.demanded"], policy.lines["ask"]) == (11, 19)
-    path.write_text(policy.to_text())
-    assert Policy.read(path) == policy
+
+
+def test_the_policy_of_a_new_plant_is_the_strict_one() -> None:
+    told = Policy.from_text(default_policy("boiler", ask={"turbine": ["valve"]}), Path("policy.toml"))
+    assert told == Policy("boiler", ledger=Path("budgets"), ask={"turbine": ("valve",)})
 
 
 def test_defaults_are_strict() -> None:
@@ -84,6 +89,7 @@ def test_defaults_are_strict() -> None:
         ("demanded = true", "demand = true", 11, "there is no such key; there are demanded"),
         ("epsilon = 0.5", "epsilon = -1", 12, "above 0"),
         ("epsilon = 0.5", "epsilon = inf", 12, "finite"),
+        ("epsilon = 0.5", f"epsilon = {10**400}", 12, "finite"),
         ("delta = 1e-7", "delta = 1", 13, "below 1"),
         ("window = 3", "window = true", 14, "whole number"),
         ('ledger = "budgets"', 'ledger = ""', 15, "must be text"),
@@ -256,7 +262,6 @@ def test_controllers_react_only_if_the_file_says_so() -> None:
     assert not Policy.from_text('unit = "boiler"\n').react
     told = Policy.from_text('unit = "boiler"\n[controllers]\nreact = true\ntrials_per_day = 7\n')
     assert (told.react, told.trials_per_day) == (True, 7)
-    assert Policy.from_text(told.to_text()).react
     assert "react" not in told.asking(), "what is said of controllers is said by the plant's part of the fit"
     for wrong in ("react = 1", "trials_per_day = 0", "trials_per_day = -1", 'laws = "all"'):
         with pytest.raises(OptionError, match=r"policy.toml:3: controllers\."):

@@ -28,7 +28,8 @@ from counterflow.federation.flare import controller, jobs
 from counterflow.federation.flare.controller import CoordinatorController, carry
 from counterflow.federation.flare.jobs import CANNOT, REFUSAL
 from counterflow.federation.refusal import Refusal
-from counterflow.federation.sites.site import CoordinatorSite
+from counterflow.federation.sites import party
+from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
 
 PLANT = cf.random_plant(units=["boiler", "turbine"], outputs=3, rng=1)
 RECORDING = PLANT.simulate(60, rng=2)
@@ -51,7 +52,7 @@ class Context:
         return self
 
     def get_root_dir(self) -> str:
-        return str(self.root)
+        return str(self.root / "server")
 
     def get_job_id(self) -> str:
         return "run-1"
@@ -72,6 +73,10 @@ class Context:
         return {} if reply is None else {unit: reply}
 
 
+def coordinator(folder: Path) -> CoordinatorFolder:
+    return CoordinatorFolder(folder, "waterworks", "SHA256:", "works", "localhost", 0, "o@x.y")
+
+
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.fsync", lambda handle: None)
@@ -79,7 +84,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controller, "_PAUSE", 0.001)
     monkeypatch.setattr(controller, "_START", 0.1)
     monkeypatch.setattr(controller, "_LOOK", 0.01)
-    monkeypatch.setattr("counterflow.federation.flare.kit.coordinator_site", CoordinatorSite)
+    monkeypatch.setattr(CoordinatorFolder, "open", coordinator)
     monkeypatch.setattr(
         CoordinatorController, "system_panic", lambda self, reason, fl_ctx: fl_ctx.panics.append(reason)
     )
@@ -108,12 +113,12 @@ def run(root: Path, answer: Engine, deadline: int = 60, abort: Signal | None = N
     context = Context(root, answer)
     found = CoordinatorController(jobs.encoded(JOB.to_text()), deadline)
     found.control_flow(abort or Signal(), context)  # type: ignore[arg-type]
-    return CoordinatorSite(root).state(JOB.id), context
+    return party.state(root, JOB.id), context
 
 
 def agrees(root: Path) -> None:
     wanted = cf.fit(RECORDING, PLANT.locals(), "penalty", compress=False, **OPTIONS)
-    with CoordinatorSite(root).session(JOB) as session:
+    with coordinator(root).session(JOB) as session:
         found = session.result().server
     np.testing.assert_allclose(found.A, wanted.plant.A, rtol=EXACT, atol=EXACT)
     np.testing.assert_allclose(found.B, wanted.plant.B, rtol=EXACT, atol=EXACT)
@@ -184,7 +189,7 @@ def test_nothing_is_computed_without_a_plant_that_does_not_answer(tmp_path: Path
     state, _ = run(tmp_path, lambda unit, messages: real(unit, messages) if unit == "boiler" else None, deadline=1)
     assert state["state"] == "failed"
     assert "no answer in 1 s from turbine" in state["reason"]
-    with CoordinatorSite(tmp_path).session(JOB) as session:
+    with coordinator(tmp_path).session(JOB) as session:
         assert session.round == 0
         assert session.waiting() == ("turbine",)
 

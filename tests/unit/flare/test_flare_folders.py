@@ -45,7 +45,7 @@ def test_what_init_and_join_leave_behind(world: World) -> None:
     assert not plant.policy.ask
     with Ledger.open(ledger_path(plant.folder / "budgets", "boiler"), "boiler") as ledger:
         assert (ledger.epsilon, ledger.spent) == (3.0, 0.0)
-    assert plant.site.own().model is not None
+    assert plant.own().model is not None
     assert Recording.load(plant.folder / "log.safetensors").names == ("boiler",)  # nothing of the turbine's
     asks = letters.read_join(plant.join_file)
     assert asks.key == plant.key
@@ -69,7 +69,7 @@ def test_approve_and_welcome(world: World, coordinator: CoordinatorFolder, boile
     with pytest.raises(cf.StorageError, match="cannot be read"):
         joined.welcome(tmp_path / "nothing")
     assert PlantFolder.open(boiler.folder) == joined
-    assert kit.plant_site(joined.kit.folder) == joined.site
+    assert kit.unit_of(joined.kit.folder) == "boiler"
     assert "PlantPresence" in (joined.kit.folder / "local" / "resources.json").read_text()
     assert "MemberGate" in (coordinator.kit.folder / "local" / "resources.json").read_text()
     job = coordinator.new_job(options={"tol": 1e-4})
@@ -271,12 +271,12 @@ def test_folders_are_one_party_for_good(
 def test_other_data_for_a_plant(world: World, boiler: PlantFolder) -> None:
     longer = world.plant.simulate(80, rng=9)
     boiler.bind(longer, None, begins="2026-01-01 06:00:00")
-    assert len(boiler.site.own().y) == 81
+    assert len(boiler.own().y) == 81
     boiler.bind(None, None, 'unit = "boiler"\n')
-    assert boiler.site.own().begins == "2026-01-01 06:00:00"
+    assert boiler.own().begins == "2026-01-01 06:00:00"
     for name in ("log.safetensors", "log.json", "policy.toml", "model.safetensors"):
         assert (boiler.folder / name).stat().st_mode & 0o077 == 0, name
-    assert boiler.site.own().model is not None
+    assert boiler.own().model is not None
     with pytest.raises(cf.OptionError, match="join anew"):
         boiler.bind(cf.random_plant(units=MEMBERS, inputs=3, rng=1).simulate(20, rng=2), None)
     with pytest.raises(cf.OptionError, match="the model has"):

@@ -8,8 +8,8 @@ import pytest
 from fuzzing import run, targets
 
 NAMES = (
-    *("protocol.decode", "Guard.incoming", "Guard.outgoing", "envelope.unpacked", "jobs.read_plant"),
-    *("jobs.read_coordinator", "Job.from_text", "Policy.from_text"),
+    *("protocol.decode", "Guard.incoming", "Guard.outgoing", "CoordinatorSession.receive", "envelope.unpacked"),
+    *("jobs.read_plant", "jobs.read_coordinator", "Job.from_text", "Policy.from_text"),
 )
 
 

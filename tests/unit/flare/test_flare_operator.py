@@ -14,7 +14,7 @@ import counterflow as cf
 from counterflow.federation.flare import operator, processes
 from counterflow.federation.flare.operator import Unreachable
 from counterflow.federation.job import Job
-from counterflow.federation.sites.site import CoordinatorSite
+from counterflow.federation.sites import party
 
 JOB = Job("fit-1", "sufficient", {"boiler": ["fuel"], "turbine": []})
 LATE = "ProtocolError: job 'fit-1': no answer in 3 s from turbine; nothing is computed from a part of the units"
@@ -26,8 +26,8 @@ Script = Callable[["Played", str], None]
 class Played:
     """A server, its clock and its runs; ``script`` says what becomes of each run that is submitted."""
 
-    def __init__(self, site: CoordinatorSite, script: list[Script]) -> None:
-        self.site, self.script, self.now = site, script, 0.0
+    def __init__(self, home: Path, script: list[Script]) -> None:
+        self.home, self.script, self.now = home, script, 0.0
         self.words: dict[str, str] = {}
         self.processes: set[str] = set()
         self.there = {"boiler", "turbine"}
@@ -48,8 +48,8 @@ class Played:
     def say(
         self, run: str, state: str, exchanges: int = 0, reason: str = "", code: str = "", taken: int | None = None
     ) -> None:
-        more = {} if taken is None else {"taken": taken}
-        self.site.write_state(JOB.id, state=state, run=run, exchanges=exchanges, reason=reason, code=code, **more)
+        told = {"state": state, "run": run, "exchanges": exchanges, "reason": reason, "code": code}
+        party.write_state(self.home, JOB.id, **told, **({} if taken is None else {"taken": taken}))
 
     # ---- what an Operator has
 
@@ -88,7 +88,7 @@ class Played:
 @pytest.fixture
 def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Played]:
     def made(*script: Script) -> Played:
-        played = Played(CoordinatorSite(tmp_path), list(script))
+        played = Played(tmp_path, list(script))
 
         def connect(kit: Path, patience: float) -> Played:
             played.sleep(0.1)
@@ -106,7 +106,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Playe
 
 def follow(played: Played, **more: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     seen: list[dict[str, Any]] = []
-    runs = operator.FlareJobs(Path("kit"), Path("operator"), played.site)
+    runs = operator.FlareJobs(Path("kit"), Path("operator"), played.home)
     return runs.follow(JOB, progress=seen.append, **more), seen
 
 
@@ -189,12 +189,12 @@ def test_a_run_that_is_there_or_will_be_is_followed(play: Callable[..., Played])
 
     for script in (finishes, queued):
         played = play(script)
-        played.site.write_state(JOB.id, state="")
+        party.write_state(played.home, JOB.id, state="")
         played.submit(Path())
         assert follow(played)[0]["run"] == "run-1"
         assert played.submitted == ["run-1"]
     played = play(finishes)
-    played.site.write_state(JOB.id, state="")
+    party.write_state(played.home, JOB.id, state="")
     played.words |= {"old": "DISPATCHED", "older": "RUNNING"}
     assert follow(played)[0]["run"] == "run-1"
     assert played.now < operator.BEGIN + 15

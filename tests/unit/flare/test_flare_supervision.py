@@ -29,7 +29,6 @@ from counterflow.federation.sites.certificates import Participant
 from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
 from counterflow.federation.sites.members import Member
 from counterflow.federation.sites.plant_folder import PlantFolder
-from counterflow.federation.sites.site import CoordinatorSite
 from counterflow.federation.sites.supervisor import DAY, GENERATIONS, Keeper, Rule, Supervisor, check_port, rotate, tidy
 from counterflow.files import appending
 
@@ -120,11 +119,10 @@ def test_traces_of_ended_runs_go_and_nothing_else(tmp_path: Path, monkeypatch: p
     for folder in folders:
         folder.mkdir(parents=True)
         (folder / "file").touch()
-    site = CoordinatorSite(tmp_path)
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "fit-1.json").touch()
     for job, run in (("fit-1", "a"), ("fit-1.questions", "b"), ("fit-2.questions", alive)):
-        site.write_state(job, state="running", run=run)
+        party.write_state(tmp_path, job, state="running", run=run)
     for path in sorted(tmp_path.rglob("*"), reverse=True):
         if new not in str(path):
             os.utime(path, (long_ago, long_ago))
@@ -139,18 +137,17 @@ def test_traces_of_ended_runs_go_and_nothing_else(tmp_path: Path, monkeypatch: p
 def test_the_session_of_a_finished_job_goes_when_its_fit_is_kept(tmp_path: Path) -> None:
     plant = cf.random_plant(units=["boiler", "turbine"], rng=1)
     cf.fit(plant.simulate(120, rng=2), plant.locals()).save(tmp_path / "fits" / "kept")
-    site = CoordinatorSite(tmp_path)
     (tmp_path / "jobs").mkdir()
     for job, state in (("kept", "finished"), ("lost", "finished"), ("open", "failed")):
         (tmp_path / "sessions" / job).mkdir(parents=True)
         (tmp_path / "jobs" / f"{job}.json").touch()
-        site.write_state(job, state=state, run=job)
+        party.write_state(tmp_path, job, state=state, run=job)
     assert tidy(tmp_path, tmp_path / "kit", Rule()) == 0, "it was today"
     for path in (tmp_path / "states").iterdir():
         os.utime(path, (1e9, 1e9))
     assert tidy(tmp_path, tmp_path / "kit", Rule()) == 1
     assert {path.name for path in (tmp_path / "sessions").iterdir()} == {"lost", "open"}
-    assert site.state("kept")["state"] == "finished"
+    assert party.state(tmp_path, "kept")["state"] == "finished"
 
 
 def test_a_job_without_a_process_is_not_listed_as_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +156,7 @@ def test_a_job_without_a_process_is_not_listed_as_running(tmp_path: Path, monkey
     members.write(tmp_path / members.FILE, [])
     site.keep(Job("fit-1", "sufficient", {"boiler": ["fuel"]}))
     for job in ("fit-1", "fit-0.questions", "fit-1.questions"):
-        site.site.write_state(job, state="running", run=f"run of {job}")
+        party.write_state(tmp_path, job, state="running", run=f"run of {job}")
     monkeypatch.setattr(processes, "running", lambda kit: [processes.Running(1, True, "run of fit-1.questions")])
     monkeypatch.setattr(CoordinatorFolder, "certificates", lambda self: {})
     with party.supervising(tmp_path):
@@ -277,7 +274,7 @@ def test_a_dead_site_is_started_again_and_nothing_is_left(tmp_path: Path) -> Non
         assert party.supervisor(tmp_path) == os.getpid()
         members.replace_json(tmp_path / members.PRESENCE, {"time": time.time(), "plants": ["boiler"]})
         _until(lambda: "plant boiler is connected" in said)
-        site.site.write_state("fit-1", state="failed", reason="no answer")
+        party.write_state(tmp_path, "fit-1", state="failed", reason="no answer")
         _until(lambda: "job fit-1 failed: no answer" in said)
         members.replace_json(tmp_path / members.PRESENCE, {"time": time.time() - 60, "plants": ["boiler"]})  # old
         _until(lambda: "plant boiler is not connected" in said)

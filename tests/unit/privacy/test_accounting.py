@@ -278,8 +278,6 @@ def test_totals_beyond_the_accountant_are_refused_when_they_add_up():
 def test_windows_that_are_refused(window):
     with pytest.raises(OptionError, match="window"):
         total_epsilon([], 1e-6, window)
-    with pytest.raises(OptionError, match="window"):
-        Privacy(1.0, 1e-6, window=window)
 
 
 COSTS = {
@@ -307,6 +305,3 @@ def test_a_delta_that_the_noise_source_cannot_keep_is_refused():
 def test_what_models_have_cost_is_taken_off():
     whole, rest = Privacy(2.0, 2e-6, models=(1.0, 1e-6)), Privacy(1.0, 1e-6)
     assert whole.multiplier(100) == pytest.approx(rest.multiplier(100), rel=ITERATES)
-    for models in ((2.0, 1e-7), (1.0, 2e-6), (-1.0, 0.0), (math.nan, 0.0), "counted", (1.0,), (True, 0.0)):
-        with pytest.raises(OptionError, match="models"):
-            Privacy(2.0, 2e-6, models=models)

@@ -399,11 +399,11 @@ WRONG: dict[str, tuple[object, ...]] = {
     "epsilon": (0.0, float("nan"), True, "1", 101.0, 10**400),
     "delta": (0.0, 1.0),
     "clip": (0.0, float("inf"), True, 5e-324),
-    "window": (0, 1.5, 2**40),
+    "window": (0, 1.5, 2**40, True, None, "1"),
     "start": (-1,),
     "accounting": ("exact", np.array(["rigorous"])),
     "ledger": (3,),
-    "models": ("counted", (1.0, 0.0), (0.5, 1e-6), (0.5,), np.array([0.5, 1e-7])),
+    "models": ("counted", (1.0, 0.0), (0.5, 1e-6), (0.5,), (-1.0, 0.0), (True, 0.0), np.array([0.5, 1e-7])),
     "seed": (-1, 1.0),
 }
 

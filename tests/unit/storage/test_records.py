@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from types import MappingProxyType
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -13,14 +13,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-import counterflow as cf
 from counterflow.arrays import FloatArray
 from counterflow.caveats import Caveat
 from counterflow.errors import ModelError, StorageError
-from counterflow.exchange.registry import kept_kinds
-from counterflow.fits import engine
 from counterflow.plant import Channel, Unit
-from counterflow.protocol.message import KINDS as MESSAGES
 from counterflow.records import DEEPEST, describe, kinds_of, restore, strict_json
 
 
@@ -170,6 +166,7 @@ def test_what_is_no_data_is_not_written() -> None:
         ("pair/0", True, "pair/0: should be int"),
         ("pair/0", 2**70, "pair/0: should be int"),
         ("numbers/0", "1", "numbers/0: should be float"),
+        ("numbers/0", 10**400, "numbers/0: should be float"),
         ("numbers/0", "nan", "numbers/0: is not a finite number"),
         ("mode", "quick", "mode: should be"),
         ("colour", "GREEN", "colour: should be"),
@@ -228,32 +225,3 @@ def test_depth_is_bounded() -> None:
 def test_json_is_read_strictly(text: str) -> None:
     with pytest.raises(ValueError, match=r"twice|JSON|deeply|Expecting"):
         strict_json(text)
-
-
-@pytest.mark.parametrize("method", ["sufficient", "penalty", "lagrangian"])
-def test_states_of_the_machines_can_be_kept(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
-    """Whatever a server's machine holds in the middle of a fit and at its end is data."""
-    seen: list[Any] = []
-    real = engine.run
-
-    def run(coordinator: Any, clients: Any, **options: Any) -> Any:
-        seen.append(coordinator)
-        out = real(coordinator, clients, **options)
-        seen.extend([out[0], *out[1].values()])
-        return out
-
-    monkeypatch.setattr(engine, "run", run)
-    plant = cf.random_plant(units=2, rng=1)
-    cf.fit(
-        plant.simulate(60, rng=2), plant.locals(), method=method, **({} if method == "sufficient" else {"rounds": 3})
-    )
-    assert seen
-    kinds = {**MESSAGES, **kept_kinds()}
-    for state in seen:
-        kept = [f.name for f in fields(state) if f.name not in state.GIVEN and f.init]
-        described, arrays = describe(state, kinds, finite=False, only=kept)
-        read = json.loads(json.dumps(described, allow_nan=False))
-        back = restore(type(state), read, arrays, kinds, finite=False, only=kept, onto=state)
-        again, others = describe(back, kinds, finite=False, only=kept)
-        assert again == described
-        assert {path: array.tobytes() for path, array in others.items()} == {p: a.tobytes() for p, a in arrays.items()}

@@ -28,15 +28,17 @@ from nvflare.apis.signal import Signal
 
 from counterflow.errors import CounterflowError, ProtocolError
 from counterflow.federation.controllers import Carry, Unanswered
-from counterflow.federation.coordinator_session import CoordinatorSession
 from counterflow.federation.engine import Progress
-from counterflow.federation.flare import jobs, kit
+from counterflow.federation.flare import jobs
 from counterflow.federation.flare.jobs import CANNOT, REFUSAL, TASK, packed, unpacked
 from counterflow.federation.flare.processes import end_with_parent
 from counterflow.federation.job import QUESTIONS, Job
 from counterflow.federation.parts import save_server
 from counterflow.federation.question_service import QuestionService
 from counterflow.federation.refusal import Numbered, Refusal
+from counterflow.federation.sessions import CoordinatorSession
+from counterflow.federation.sites import party
+from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
 
 _UNREACHED = frozenset(  # a refusal has another code: that of the executor, or of the plant's filter
     {
@@ -141,26 +143,25 @@ class CoordinatorController(Controller):
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """FLARE calls this; the job is over when it returns."""
         engine = fl_ctx.get_engine()
-        site = kit.coordinator_site(Path(engine.get_workspace().get_root_dir()))
+        coordinator = CoordinatorFolder.open(Path(engine.get_workspace().get_root_dir()).parent)
 
         def say(state: str, reason: str = "", **more: Any) -> None:
-            site.write_state(
-                self._job.id, state=state, reason=reason, run=str(fl_ctx.get_job_id()), **{**self._counts, **more}
-            )
+            told = {"state": state, "reason": reason, "run": str(fl_ctx.get_job_id()), **self._counts, **more}
+            party.write_state(coordinator.folder, self._job.id, **told)
 
         say("running")
         end_with_parent()
         try:
             if self._job.method == QUESTIONS:
-                with site.audit() as audit:
-                    service = site.service(self._job, audit, carry(engine))
+                with coordinator.audit() as audit:
+                    service = coordinator.service(self._job, audit, carry(engine))
                     over, tell = lambda: bool(abort_signal.triggered), lambda news: say("running", **news)
                     serve(service, self._job.units, engine, over, tell)
             else:
-                with site.session(self._job) as session:
+                with coordinator.session(self._job) as session:
                     self._converse(session, engine, abort_signal, lambda taken: say("running", taken=taken))
                     if session.finished:  # what was found is kept before anybody hears of it
-                        save_server(site.home, session.result())
+                        save_server(coordinator.folder, session.result())
         except CounterflowError as error:
             say("failed", f"{type(error).__name__}: {error}", code=error.code)
             self.system_panic(f"{self._job.label}: {error}", fl_ctx)

@@ -16,14 +16,15 @@ from nvflare.apis.signal import Signal
 
 from counterflow.errors import CounterflowError, ProtocolError, StorageError
 from counterflow.federation.desk import PlantDesk
-from counterflow.federation.flare import jobs, kit
+from counterflow.federation.flare import jobs
 from counterflow.federation.flare.jobs import CANNOT, HEADERS, REFUSAL, TASK, packed, unpacked
 from counterflow.federation.flare.processes import end_with_parent
 from counterflow.federation.guard import Guard
 from counterflow.federation.job import Job
-from counterflow.federation.plant_session import PlantSession
+from counterflow.federation.policy import Policy
 from counterflow.federation.refusal import Refusal
-from counterflow.federation.sites.site import PlantSite
+from counterflow.federation.sessions import PlantSession
+from counterflow.federation.sites.plant_folder import PlantFolder
 
 PATIENCE = 10.0  # seconds that a plant keeps the coordinator waiting for a question
 _guards: list[Guard] = []  # a job has a process of its own, and in it one guard
@@ -46,18 +47,18 @@ class PlantExecutor(Executor):
         super().__init__()
         self._opening = threading.Lock()
         self._job = Job.from_text(jobs.decoded(job))  # the only thing here that comes from outside
-        self._party: PlantSession | PlantDesk | None = None
+        self._side: PlantSession | PlantDesk | None = None
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         """FLARE calls this with every task, from any thread."""
+        folder = Path(fl_ctx.get_engine().get_workspace().get_root_dir()).parent
         try:
-            site = kit.plant_site(Path(fl_ctx.get_engine().get_workspace().get_root_dir()))
             if task_name != TASK:
                 raise ProtocolError(f"{self._job.label}: there is no task {task_name[:80]!r}")
-            party = self._opened(site, fl_ctx.get_identity_name())
-            arrived = unpacked(shareable, party.guard.unit)
-            replies = party.exchange(arrived, PATIENCE, lambda: bool(abort_signal.triggered))
-            guarding(party.guard)  # another one, if the policy has changed
+            side = self._opened(folder, fl_ctx.get_identity_name())
+            arrived = unpacked(shareable, side.guard.unit)
+            replies = side.exchange(arrived, PATIENCE, lambda: bool(abort_signal.triggered))
+            guarding(side.guard)  # another one, if the policy has changed
             return Shareable(packed(replies))
         except CounterflowError as error:
             self.log_error(fl_ctx, f"refused: {type(error).__name__}: {error}", fire_event=False)
@@ -65,28 +66,29 @@ class PlantExecutor(Executor):
                 return make_reply(CANNOT)
             lines = {}
             with contextlib.suppress(CounterflowError):
-                lines = dict(site.policy.lines)  # as it is now, if it can be read
+                lines = dict(Policy.read(folder / "policy.toml").lines)  # as it is now, if it can be read
             refusal = Refusal.of(error, lines)
             return make_reply(ReturnCode.EXECUTION_EXCEPTION, {REFUSAL: refusal.to_text()} if refusal else None)
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """FLARE calls this; the end of the run is the end of the session's hold on its files."""
-        if event_type == EventType.END_RUN and self._party is not None:
-            self._party.close()
-            self._party = None
+        if event_type == EventType.END_RUN and self._side is not None:
+            self._side.close()
+            self._side = None
 
-    def _opened(self, site: PlantSite, name: str) -> PlantSession | PlantDesk:
+    def _opened(self, folder: Path, name: str) -> PlantSession | PlantDesk:
         with self._opening:
-            if self._party is None:
+            if self._side is None:
                 end_with_parent()
-                if name != site.unit:
+                plant = PlantFolder.open(folder)
+                if name != plant.unit:
                     raise ProtocolError(
-                        f"unit {site.unit!r}: the certificate is that of {name!r}; join again with a certificate of "
+                        f"unit {plant.unit!r}: the certificate is that of {name!r}; join again with a certificate of "
                         "this unit"
                     )
-                self._party = site.party(self._job)
-                guarding(self._party.guard)
-            return self._party
+                self._side = plant.side(self._job)
+                guarding(self._side.guard)
+            return self._side
 
 
 class OutgoingFilter(Filter):

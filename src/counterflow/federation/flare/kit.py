@@ -15,16 +15,13 @@ log_config.json     what FLARE has to say goes to the site's one log
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-from counterflow.errors import StorageError
 from counterflow.federation.sites import party
 from counterflow.federation.sites.certificates import Participant
 from counterflow.federation.sites.members import FILE as LIST
 from counterflow.federation.sites.members import PRESENCE, replace_json
-from counterflow.federation.sites.site import CoordinatorSite, PlantSite
 
 _PACKAGE, _FLARE = "counterflow.federation.flare", "nvflare.app_common"
 CONTROLLER = f"{_PACKAGE}.controller.CoordinatorController"
@@ -40,27 +37,6 @@ _GRANTED = {"submit_job": "any", "manage_job": "n:submitter", "view": "any"}  # 
 def unit_of(kit: Path) -> str:
     """The unit of a plant, "" at the server; a kit lies in the folder of its party."""
     return str(party.read(kit.parent).get("unit", ""))
-
-
-def plant_site(kit: Path) -> PlantSite:
-    """The plant of a kit."""
-    return PlantSite(unit_of(kit), kit.parent)
-
-
-def coordinator_site(kit: Path) -> CoordinatorSite:
-    """The server of a kit."""
-    return CoordinatorSite(kit.parent)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A file of a kit."""
-    try:
-        read = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise StorageError(f"federation: {path} cannot be read ({error}); start the site again") from error
-    if not isinstance(read, dict):
-        raise StorageError(f"federation: {path} does not hold a table; start the site again")
-    return read
 
 
 def prepare(kit: Path, who: Participant, federation: str, server: tuple[str, int]) -> None:

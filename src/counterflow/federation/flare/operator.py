@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,9 +28,8 @@ from typing import Any, TypeVar
 from counterflow.errors import ProtocolError, StorageError
 from counterflow.federation.engine import DEADLINE, Progress
 from counterflow.federation.flare import jobs, processes, require_flare
-from counterflow.federation.flare.kit import read_json
 from counterflow.federation.job import Job
-from counterflow.federation.sites.site import CoordinatorSite
+from counterflow.federation.sites import party
 from counterflow.printable import shown
 
 CONNECT = 20.0, 5.0  # seconds to reach the server: for one call, and for one try of many
@@ -71,7 +70,7 @@ class Operator:
 
         # with no handler at all, Python prints what FLARE has to say of a server that does not answer
         logging.getLogger("nvflare").addHandler(_silent)
-        name = read_json(kit / "startup" / "fed_admin.json")["admin"]["username"]
+        name = str(party.read(kit.parent, party.COORDINATOR)["operator"])
         with contextlib.redirect_stdout(io.StringIO()):
             reach = f"the server cannot be reached as {name}"
             self._session = _said(reach, new_secure_session, name, str(kit.absolute()), timeout=patience)
@@ -96,20 +95,12 @@ class Operator:
 
     def answering(self, names: Sequence[str]) -> tuple[str, ...]:
         """Those of the named plants that answer when they are asked: one that was killed stays on the server's list."""
-        listed = [name for name in self.plants() if name in names]
-        if not listed:
+        if not (listed := [name for name in self.plants() if name in names]):
             return ()
-        said = _said("the server gave no word of its plants", self._asked_all, listed)
+        blame, ask = "the server gave no word of its plants", self._session.get_client_job_status
+        said = _said(blame, ask, listed, nobody=_LEFT) or ()
         silent = {str(one["client_name"]) for one in said if one.get("status") in ("no_reply", "error")}
         return tuple(sorted({str(one["client_name"]) for one in said} - silent))
-
-    def _asked_all(self, names: list[str]) -> list[dict[str, Any]]:
-        try:
-            return list(self._session.get_client_job_status(names) or ())
-        except Exception as error:
-            if type(error).__name__ not in _LEFT:
-                raise
-            return []
 
     def state(self, run: str) -> str:
         """FLARE's word for the state of a run: SUBMITTED, RUNNING, FINISHED:COMPLETED, FINISHED:..."""
@@ -138,11 +129,15 @@ class Operator:
         return dict(_said(f"the server does not know run {run}", self._session.get_job_meta, run))
 
 
-def _said(blame: str, call: Callable[..., Any], *given: Any, **named: Any) -> Any:
-    """What a call of FLARE's returns; its errors of every kind become ours."""
+def _said(
+    blame: str, call: Callable[..., Any], *given: Any, nobody: Collection[str] = (), **named: Any
+) -> Any:  # fmt: skip
+    """What a call of FLARE's returns; its errors of every kind become ours, but for those that mean ``nobody``."""
     try:
         return call(*given, **named)
     except Exception as error:
+        if type(error).__name__ in nobody:
+            return None
         kind = ProtocolError if type(error).__name__ in _ANSWERS else Unreachable
         raise kind(f"federation: {blame}: {type(error).__name__}: {shown(error)}") from error
 
@@ -153,7 +148,7 @@ class FlareJobs:
 
     kit: Path
     operator_kit: Path
-    site: CoordinatorSite
+    folder: Path
 
     def submit(self, job: Job, units: Sequence[str]) -> str:
         with tempfile.TemporaryDirectory() as place, Operator(self.operator_kit) as operator:
@@ -184,7 +179,7 @@ class _Following:
     """One follower's view: its connection, the run it watches, and when it last had news."""
 
     def __init__(self, runs: FlareJobs, job: Job, written: Path, patience: float, progress: Progress) -> None:
-        self._runs, self._site, self._job, self._written = runs, runs.site, job, written
+        self._runs, self._folder, self._job, self._written = runs, runs.folder, job, written
         self._patience, self._progress = patience, progress
         self._operator: Operator | None = None
         self._lost: set[str] = set()  # runs that are over, whether or not their processes have noticed
@@ -286,7 +281,7 @@ class _Following:
             time.sleep(0.2)
 
     def _state(self) -> dict[str, Any]:
-        return self._site.state(self._job.id)
+        return party.state(self._folder, self._job.id)
 
     # ---- the server
 
@@ -335,10 +330,10 @@ class _Following:
 
     def _wait(self, reason: str, seconds: float) -> None:
         self._tell({**self._said, "state": "waiting", "reason": reason})
-        left = shutil.disk_usage(self._site.home).free
+        left = shutil.disk_usage(self._folder).free
         if left < ROOM:  # a server whose disk is full answers nothing, and cannot write why
             raise StorageError(
-                f"federation: {self._job.label}: {left} bytes are left on the disk of {str(self._site.home)!r}: free "
+                f"federation: {self._job.label}: {left} bytes are left on the disk of {str(self._folder)!r}: free "
                 "some space, then run it again: it goes on"
             )
         self._give_up_if_late(reason)

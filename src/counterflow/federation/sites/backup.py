@@ -15,7 +15,8 @@ import json
 import secrets
 import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ def backup(plant: PlantFolder, to: Path) -> dict[str, Any]:
         raise StorageError(f"{str(to)!r} exists: give a new file, and keep the old backup until this one is written.")
     books: dict[str, bytes] = {}
     path = _path(plant)
-    with plant.site.audit() as log, Ledger.open(path, plant.unit) as ledger:
+    with plant.audit() as log, Ledger.open(path, plant.unit) as ledger:
         require_current(log, ledger)
         for name, place, schema in ((_AUDIT, plant.folder / _AUDIT, SITE), (_LEDGER, path, LEDGER)):
             with SealedLogs(place, schema, make=False) as logs:
@@ -94,30 +95,27 @@ def restore(plant: PlantFolder, file: Path, nothing_left_since: bool = False) ->
             if lost:
                 put_in_place(copies / copy, own, mark)
                 told.append(named)
-    with plant.site.audit() as log:
+    with plant.audit() as log:
         log.write("restored", unit=plant.unit, what=told, made=about["made"], differ=differ)
     return told
 
 
-def _current(log: Audit, path: Path, unit: str) -> Ledger:
-    ledger = Ledger.open(path, unit)
-    try:
+@contextmanager
+def _current(log: Audit, path: Path, unit: str) -> Iterator[Ledger]:
+    with Ledger.open(path, unit) as ledger:
         require_current(log, ledger)
-    except BaseException:
-        ledger.close()
-        raise
-    return ledger
+        yield ledger
 
 
-def _is_lost(opened: Callable[[], Any]) -> bool:
+def _is_lost(opened: Callable[[], AbstractContextManager[object]]) -> bool:
     """Whether it cannot be opened, which checks all of it; what another process holds is not lost."""
     try:
-        opened().close()
+        with opened():
+            return False
     except CounterflowError as error:
         if error.code == "in-use":
             raise
         return True
-    return False
 
 
 def _path(plant: PlantFolder) -> Path:

@@ -8,6 +8,9 @@
     approved/             boiler.welcome: goes back to the plant
     jobs/fit-1.json       what was started here
     sessions/  states/    stores of the jobs, and how far they are
+    fits/fit-1/           the server's part of what was found
+    terms/boiler.json     who may ask about a unit's inputs
+    site.db               what was asked, and refused
 """
 
 from __future__ import annotations
@@ -22,15 +25,20 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.x509 import Certificate
 
 from counterflow.errors import CounterflowError, OptionError, StorageError
+from counterflow.federation import audit
+from counterflow.federation.audit import Audit
+from counterflow.federation.controllers import Carry
 from counterflow.federation.engine import Jobs, engine
 from counterflow.federation.job import Job
+from counterflow.federation.parts import questions_about, saved_server
 from counterflow.federation.question_gate import PER_MINUTE
+from counterflow.federation.question_service import GRACE, QuestionService
+from counterflow.federation.sessions import CoordinatorSession
 from counterflow.federation.sites import certificates, keys, letters, members, party
 from counterflow.federation.sites.certificates import Kit, Participant
 from counterflow.federation.sites.letters import JoinRequest, Welcome
 from counterflow.federation.sites.members import Member
 from counterflow.federation.sites.party import Party
-from counterflow.federation.sites.site import CoordinatorSite
 from counterflow.sealed_file import read_json, write_json
 
 _JOB = "job of a federation"
@@ -79,11 +87,6 @@ class CoordinatorFolder(Party):
         return f"coordinator of {self.federation}"
 
     @property
-    def site(self) -> CoordinatorSite:
-        """Sessions and states of the jobs."""
-        return CoordinatorSite(self.folder)
-
-    @property
     def kit(self) -> Kit:
         return Kit(self.folder / "server", "server")
 
@@ -104,7 +107,7 @@ class CoordinatorFolder(Party):
     @property
     def engine_jobs(self) -> Jobs:
         """Starts, follows and ends the jobs of this coordinator."""
-        return engine().jobs(self.kit.folder, self._operator_kit.folder, self.site)
+        return engine().jobs(self.kit.folder, self._operator_kit.folder, self.folder)
 
     def prepare(self) -> None:
         for who, kit in self._own.items():
@@ -271,6 +274,25 @@ class CoordinatorFolder(Party):
     def _rule(self, authority: Certificate, key: RSAPrivateKey) -> None:
         keys.keep(key, self._authority(".key"))
         certificates.write(self._authority(".pem"), authority)
+
+    # ---- running jobs
+
+    def session(self, job: Job) -> CoordinatorSession:
+        """The session of one job, where it stopped."""
+        return party.handed_over(lambda: CoordinatorSession(self.folder / "sessions" / job.id, job))
+
+    def audit(self) -> Audit:
+        """The log of what was asked."""
+        return Audit(self.folder / audit.FILE)
+
+    def service(self, job: Job, audit: Audit, carry: Carry | None = None) -> QuestionService:
+        """What answers in a standing job; ``carry`` takes a trial to a plant."""
+        found, server = saved_server(self.folder, str(job.options["of"]))
+        if questions_about(found).to_text() != job.to_text():
+            raise StorageError(
+                f"federation: {job.label} asks about another fit than the {found.label} that is kept here"
+            )
+        return QuestionService(self.folder, job, server, audit, GRACE, self.questions_per_minute, carry)
 
     # ---- jobs
 

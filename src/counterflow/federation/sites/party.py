@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import getpass
 import os
@@ -22,12 +23,12 @@ import socket
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, ClassVar, Self, get_type_hints
+from typing import Any, ClassVar, Self, TypeVar, get_type_hints
 
 from counterflow.errors import OptionError, StorageError
 from counterflow.federation.sites.certificates import Kit
@@ -43,7 +44,9 @@ LOG = "supervisor.log"
 SITE_LOG = "site.log"
 # FLARE joins the command lines of jobs with spaces, and takes them apart again
 _AWKWARD = re.compile(r"""[\s"'\\#$]""")
-RATE = "questions_per_minute"
+HANDOVER = 30.0  # seconds
+_STATE = "state of a job"
+_Session = TypeVar("_Session")
 
 
 @dataclass(frozen=True)
@@ -245,6 +248,39 @@ def end_supervisor(folder: Path, patience: float) -> bool:
     except PermissionError as error:
         raise StorageError(f"process {process} is another user's; stop {str(folder)!r} as that user") from error
     return True
+
+
+# ---- how far jobs are
+
+
+def write_state(folder: Path, job_id: str, **fields: Any) -> None:
+    """Say how far a job is; readers see the last state or this one, never a part of it."""
+    path = folder / "states" / f"{job_id}.json"
+    with contextlib.suppress(OSError, StorageError):  # a full disk: the store says so, and is what counts
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_json(path, _STATE, fields, durable=False)
+
+
+def state(folder: Path, job_id: str) -> dict[str, Any]:
+    """How far a job is; empty if it has not begun."""
+    try:
+        return dict(read_json(folder / "states" / f"{job_id}.json", _STATE))
+    except StorageError as error:
+        if error.code != "missing":
+            raise
+    return {}
+
+
+def handed_over(opened: Callable[[], _Session]) -> _Session:
+    """The session, once the process of an earlier run, which takes seconds to see that it is over, has let go of it."""
+    deadline = time.monotonic() + HANDOVER
+    while True:
+        try:
+            return opened()
+        except StorageError as error:
+            if error.code != "in-use" or time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
 
 
 # ---- systemd

@@ -4,41 +4,50 @@
 
     kit/                  its key and certificate, and what the engine reads
     boiler.join           goes to the coordinator
-    log.safetensors       the unit's log
+    log.safetensors       the unit's log; log.json: when it begins
     model.safetensors     its local model, if it has one
     policy.toml           what may leave, and who may ask; the plant's own
     budgets/              durable privacy budget
     site.db               what has left, and what it asks
-    sessions/             stores of the jobs
+    sessions/  fits/      stores of the jobs; its parts of what was found
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from types import MappingProxyType
 
 from counterflow.caveats import Caveat
-from counterflow.errors import OptionError, StorageError
-from counterflow.federation import audit
+from counterflow.errors import CounterflowError, OptionError, PrivacyError, StorageError
+from counterflow.exchange.controllers import UnitControllers
+from counterflow.exchange.task import UnitData
+from counterflow.federation import audit, job_gate
+from counterflow.federation.asking import PlantView
 from counterflow.federation.audit import Audit
+from counterflow.federation.desk import PlantDesk, QuestionBox
 from counterflow.federation.engine import engine
-from counterflow.federation.policy import Policy
+from counterflow.federation.guard import Guard
+from counterflow.federation.job import QUESTIONS, Job
+from counterflow.federation.parts import UNIT_FILE, finished_fits, questions_about, save_unit, saved_unit
+from counterflow.federation.policy import Policy, default_policy
 from counterflow.federation.reconciliation import differences, reconcile
+from counterflow.federation.sessions import PlantSession
 from counterflow.federation.sites import certificates, keys, letters, members, party
 from counterflow.federation.sites.certificates import Kit, Participant
 from counterflow.federation.sites.letters import Card, JoinRequest
 from counterflow.federation.sites.party import Party
-from counterflow.federation.sites.site import PlantSite
+from counterflow.files import write_whole
 from counterflow.plant import LocalModel, Recording, UnitRecording
+from counterflow.plant.model_file import load_model, save_model
 from counterflow.privacy import Ledger, ledger_path
+from counterflow.sealed_file import read_json, write_json
 
 BUDGET = 3.0
+_LOG = "beginning of a log"
 
 
 @dataclass(frozen=True)
@@ -69,7 +78,7 @@ class PlantFolder(Party):
         made = cls(folder.absolute(), federation, expected, organisation, "", 0, unit)
         made._check(text, recording, model)
         with party.new(made.folder, "join"):
-            made.site.bind(recording, model, text, begins)
+            made.put(recording, model, text, begins)
             made._open_budget(budget)
             return made._ask_to_join(recording)
 
@@ -80,16 +89,6 @@ class PlantFolder(Party):
     @property
     def join_file(self) -> Path:
         return self.folder / f"{self.unit}.join"
-
-    @property
-    def site(self) -> PlantSite:
-        """What the plant brings to jobs."""
-        return PlantSite(self.unit, self.folder)
-
-    @property
-    def policy(self) -> Policy:
-        """What may leave, as the file says now."""
-        return self.site.policy
 
     @property
     def kit(self) -> Kit:
@@ -117,7 +116,7 @@ class PlantFolder(Party):
         keys.keep(key, self.kit.key)
         card = Card(
             self.unit, self.organisation, self.federation, _own(recording, self.unit).unit.inputs, recording.dt,
-            self.site.begins, self.policy.inputs_shown,
+            self.begins, self.policy.inputs_shown,
         )  # fmt: skip
         letters.write(self.join_file, JoinRequest(card, asking.public), key)
         asking.write()  # last: with it the plant has asked
@@ -197,8 +196,8 @@ class PlantFolder(Party):
                 f"--log: the inputs of unit {self.unit!r} or its time step are not those it has joined with "
                 f"({', '.join(channel.name for channel in old)}; {kept.dt:g} s): join anew, in another folder."
             )
-        self._check(text, chosen, model if model is not None else self.site.own().model)
-        self.site.bind(chosen, model, text, None if recording is None else begins)
+        self._check(text, chosen, model if model is not None else self.own().model)
+        self.put(chosen, model, text, None if recording is None else begins)
 
     def _check(self, policy: str, recording: Recording, model: LocalModel | None) -> None:
         """Refuse what is not this unit's, or does not go together."""
@@ -209,6 +208,100 @@ class PlantFolder(Party):
             has, wanted = (getattr(each, f"n_{side}") for each in (own, model))
             if has != wanted:
                 raise OptionError(f"--model: unit {self.unit!r} has {has} {side} in its log, the model has {wanted}.")
+
+    # ---- what it brings to jobs
+
+    def put(self, recording: Recording, model: LocalModel | None, policy: str, begins: str | None = None) -> None:
+        """Put the plant's own log, model and policy (its text) into its folder; other units' parts are not taken.
+
+        ``begins``: time of the log's first row, "" if it has none; None: as it was.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        own = Recording({self.unit: recording[self.unit]}, recording.dt, recording.calendar)
+        own.save(self.folder / "log.safetensors")
+        Policy.from_text(policy, self.folder / "policy.toml")
+        write_whole(self.folder / "policy.toml", policy.encode(), durable=True)
+        if model is not None:
+            save_model(model, self.folder / "model.safetensors")
+        if begins is not None:
+            write_json(self.folder / "log.json", _LOG, {"begins": begins})
+
+    def own(self) -> UnitData:
+        """What the plant brings to a job."""
+        recording = Recording.load(self.folder / "log.safetensors")
+        part = recording[self.unit]
+        model = self.folder / "model.safetensors"
+        known = load_model(model) if model.exists() else None
+        return UnitData(part.unit, part.y, part.u, known, begins=self.begins, dt=recording.dt)
+
+    @property
+    def begins(self) -> str:
+        """Time of the log's first row; "" if it is not known."""
+        path = self.folder / "log.json"
+        return str(read_json(path, _LOG)["begins"]) if path.exists() else ""
+
+    @property
+    def policy(self) -> Policy:
+        """What may leave, as the file says now."""
+        return Policy.read(self.folder / "policy.toml")
+
+    def audit(self) -> Audit:
+        """The log of what has left."""
+        return Audit(self.folder / audit.FILE)
+
+    @property
+    def box(self) -> QuestionBox:
+        """Where this plant's questions wait."""
+        return QuestionBox(self.folder / audit.FILE)
+
+    def side(self, job: Job) -> PlantSession | PlantDesk:
+        """This plant's side of a job: its session where it stopped, or, of a standing job, its desk of questions."""
+        own, log = self.own(), self.audit()
+        if job.method == QUESTIONS:
+            found = self._controllers(job, own)
+            return PlantDesk(self.box, job, lambda: self.guard(job, log, own), self.folder / "policy.toml", found)
+        guard = self.guard(job, log, own)
+
+        def keep(session: PlantSession) -> None:
+            save_unit(self.folder, job, own, session.state, session.losses)
+
+        try:
+            return party.handed_over(lambda: PlantSession(self.folder / "sessions" / job.id, guard, keep))
+        except StorageError:
+            raise
+        except CounterflowError as error:  # such as a model that is missing
+            guard.refuse("job", job.to_text().encode(), error)
+
+    def guard(self, job: Job, audit: Audit, own: UnitData) -> Guard:
+        """The guard of one job, if this plant takes part in it now."""
+        policy = self.policy
+        job_gate.count(job, policy, audit)
+        guard = Guard(job, own, policy, audit)
+        try:
+            job_gate.require_approval(job, policy, audit, self.folder)
+        except PrivacyError as error:
+            guard.refuse("job", job.to_text().encode(), error)
+        return guard
+
+    def _controllers(self, job: Job, own: UnitData) -> UnitControllers | None:
+        """The plant's controllers, as it has learned them in the fit that a standing job is about.
+
+        After a private fit none of them answers: what one would do tells what it reads.
+        """
+        fit = str(job.options["of"])
+        if fit not in finished_fits(self.folder, UNIT_FILE):
+            return None
+        saved = saved_unit(self.folder, self.unit, fit)
+        if saved.job.privacy is not None or questions_about(saved.job).digest != job.digest:
+            return None
+        same = saved.is_of(own)
+        return UnitControllers(saved.part, job.dt, own.y if same else None, own.u if same else None)
+
+    def view(self, fit: str | None = None, patience: float = 60.0) -> PlantView:
+        """What this plant sees of a finished fit; the latest, if none is named."""
+        calendar = Recording.load(self.folder / "log.safetensors").calendar
+        zone = "" if calendar is None else calendar.zone
+        return PlantView(saved_unit(self.folder, self.unit, fit), self.box, self.own, patience, zone)
 
     # ---- books
 
@@ -239,68 +332,13 @@ class PlantFolder(Party):
     def _books(self) -> Iterator[tuple[Audit | None, Ledger | None]]:
         with ExitStack() as opened:
             there = (self.folder / audit.FILE).exists()
-            log = opened.enter_context(self.site.audit()) if there else None
+            log = opened.enter_context(self.audit()) if there else None
             path = self.ledger
             paid = path is not None and path.exists()
             yield log, opened.enter_context(Ledger.open(path, self.unit)) if path and paid else None
-
-
-def default_policy(unit: str, demanded: bool = True, ask: Mapping[str, Sequence[str]] = MappingProxyType({})) -> str:
-    """A strict policy, with words to whoever changes it; who may ask about which inputs, if that is known already."""
-    asking = "".join(f"{asker} = {json.dumps(list(inputs))}\n" for asker, inputs in ask.items())
-    return _DEFAULT.format(unit=unit, strict=Policy(unit), demanded=json.dumps(demanded), asking=asking)
 
 
 def _own(recording: Recording, unit: str) -> UnitRecording:
     if unit not in recording.names:
         raise OptionError(f"--log: it has no unit {unit!r}; there are {', '.join(recording.names)}.")
     return recording[unit]
-
-
-_DEFAULT = """# What may leave unit {unit}, and who may ask about its inputs: the plant's own file, read for every job.
-unit = "{unit}"
-
-[leave]
-# Jobs that this plant takes part in. "sufficient" needs one message; the others send one in every round.
-methods = ["sufficient"]
-largest_rows = {strict.largest_rows}
-# New jobs that are looked at, whatever comes of them.
-jobs_per_hour = {strict.jobs_per_hour}
-# Whether other plants may be shown signals that are made of this one's inputs. If all plants let them, a private fit
-# releases moments, which are far more exact at the same epsilon, and fits from logs can be private. The coordinator
-# knows what stood here when this plant asked to join.
-inputs_shown = false
-
-[privacy]
-# true: nothing leaves without noise that keeps the promise below. false: exact numbers leave, see the threat model.
-demanded = {demanded}
-# Of one job, at most. Smaller is more private and less exact: counterflow privacy plan
-epsilon = {strict.epsilon}
-delta = {strict.delta}
-# Consecutive measurements that are protected as one, at least.
-window = {strict.window}
-# Folder of the durable budget, beside this file: counterflow privacy ledger budgets
-ledger = "budgets"
-# Accounting with gaps (the paper's), and noise from a seed, which protects nothing: not here.
-published = false
-simulation = false
-# Whether inputs that a controller moves by what was measured, and that so carry it, may leave all the same.
-reacting_inputs = false
-# "each": every fit waits until the owner has looked at it: counterflow federation approve-job
-approval = "none"
-
-[ask]
-# Who may ask what would happen if this unit's inputs were others; nobody, unless it stands here:
-# turbine = ["valve", "fuel"]
-# condenser = ["*"]
-{asking}
-[answers]
-# Whether this plant may put questions itself.
-allowed = true
-
-[controllers]
-# Whether this plant's controllers answer in questions about the running plant. The laws stay here, but whoever asks
-# often learns them from the answers, and what they read: see the threat model.
-react = false
-trials_per_day = {strict.trials_per_day}
-"""

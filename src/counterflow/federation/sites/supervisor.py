@@ -26,7 +26,6 @@ from counterflow.federation.parts import finished_fits, questions_about, saved_s
 from counterflow.federation.sites import certificates, keys, members, party
 from counterflow.federation.sites.coordinator_folder import CoordinatorFolder
 from counterflow.federation.sites.plant_folder import PlantFolder
-from counterflow.federation.sites.site import CoordinatorSite
 from counterflow.files import blaming, is_old
 from counterflow.fits.storage import load_record
 
@@ -169,7 +168,7 @@ class Supervisor:
         found: dict[str, str] = {}
         for path in sorted((self.site.folder / "states").glob("*.json")):
             with contextlib.suppress(StorageError):
-                state = CoordinatorSite(self.site.folder).state(path.stem)
+                state = party.state(self.site.folder, path.stem)
                 found[f"job {path.stem}"] = ": ".join(filter(None, (state.get("state"), state.get("reason"))))
         return found
 
@@ -307,7 +306,7 @@ def tidy(folder: Path, kit: Path, rule: Rule, alive: Callable[[str], bool] = lam
     gone = engine().prune(kit, age)
     for path in (folder / "states").glob("*.json"):  # a coordinator's
         with contextlib.suppress(OSError, StorageError):
-            state, session = CoordinatorSite(folder).state(path.stem), folder / "sessions" / path.stem
+            state, session = party.state(folder, path.stem), folder / "sessions" / path.stem
             if not is_old(path, age) or alive(str(state.get("run", ""))):
                 continue
             if not (folder / "jobs" / path.name).exists():  # of a standing job for questions: nobody has started it
