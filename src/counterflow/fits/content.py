@@ -104,7 +104,7 @@ def check_file_names(names: Sequence[str]) -> None:
 
 # axes by letter. Of one size in a whole file: P states, U inputs, D outputs, H rounds; of networks M numbers, W columns
 # and K replicates; L rows of a tail; of moments d signals, S with a level, B bands. Of one size in an object: s numbers
-# of all messages, t rows, n couplings that move, or features, b spans, p pairs, k replicates, or moments
+# of all messages, t rows, n couplings that move, or features, b spans, p pairs, k replicates, or moments, g draws
 AXES: Mapping[type, Mapping[str, str]] = MappingProxyType({
     Server: {"A": "PP", "B": "PU", "Q": "PP"},
     Estimated: {"A": "PP", "B": "PU", "Q": "PP"},
@@ -118,6 +118,7 @@ AXES: Mapping[type, Mapping[str, str]] = MappingProxyType({
     Network: {
         "spans": "b2", "linear": "kbWM", "pairs": "p2", "bends": "kpM", "pair_centre": "p", "pair_size": "p",
         "low": "W", "high": "W", "level": "W", "scale": "W", "noise": "MM", "offset": "kM",
+        "chosen": "gWM",
     },
     BlockMoments: {
         "spans": "b2", "pairs": "p2", "pair_centre": "p", "pair_size": "p", "level": "W", "scale": "W", "low": "W",
@@ -257,6 +258,8 @@ def _check_network(network: Network, server: Server) -> None:
         _wrong("its network looks back too far")
     if ((pairs < 0) | (pairs >= len(network.level))).any():
         _wrong("its network multiplies columns that are not there")
+    if len(network.learners) != len(network.linear):
+        _wrong("its network does not say by which learner each of its replicates was made")
     if (network.scale <= 0).any() or (network.pair_size <= 0).any() or not network.widening > 0 or network.rows < 0:
         _wrong("its network has a scale that is not above zero")
 

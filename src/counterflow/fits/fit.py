@@ -119,6 +119,22 @@ class Fit(Questions):
         return tuple(replace(each, begins=self.calendar.shown(each.start)) for each in self.couplings.regimes)
 
     @property
+    def learners(self) -> dict[str, float]:
+        """What each learner was worth: its share of the ensemble that answers (fits from logs; else empty).
+
+        Shares are those with which the learners' free runs over held-out rows, so long that only what inputs did is
+        foretold, err least together.
+
+        Examples
+        --------
+        >>> import counterflow as cf
+        >>> plant = cf.random_plant(units=["boiler", "turbine"], rng=1)
+        >>> cf.fit(plant.simulate(400, rng=2)).learners
+        {'sparse network': 1.0}
+        """
+        return {} if self.couplings is None else self.couplings.model.learners
+
+    @property
     def known_edges(self) -> KnownEdges | None:
         """Which direct couplings between units were allowed (``edges``, ``forbidden``); None: all.
 

@@ -76,6 +76,9 @@ def header(fit: Fit) -> list[tuple[str, str]]:
     shared = None if fit.couplings is None else fit.couplings.shared
     if fit.calendar is not None and shared is not None:
         out.append(("Span", fit.calendar.span(0, len(shared.u))))
+    if fit.learners:
+        shares = wording.listed([f"{name} {wording.share(share)}" for name, share in fit.learners.items()])
+        out.append(("Learners", shares))
     out.append(("Converged", f"{'yes' if fit.status.converged else 'no'}: {fit.status}"))
     if math.isfinite(fit.log_likelihood):
         out.append(("Log-likelihood", f"{fit.log_likelihood:.1f}"))

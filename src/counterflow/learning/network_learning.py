@@ -135,7 +135,7 @@ def learn(
     chosen = np.array([each[0].any(axis=0) for each in found])
     members: list[tuple[Learner, Found]] = [(JUDGE, one) for one in found[: counts[0]]]
     for learner, count in zip(others, counts[1:], strict=True):
-        members += [(learner, one) for one in replicates_of(learner, draws[:count], rows, drawn, known)]
+        members += [(learner, one) for one in replicates_of(learner, count, rows, drawn, known)]
     weights, variance, noise, damping, levels = (
         np.array(each) for each in zip(*[one for _, one in members], strict=True)
     )
@@ -156,28 +156,27 @@ def candidates(products: BlockMoments) -> tuple[Learner, ...]:
 
 
 def replicates_of(
-    learner: Learner, draws: FloatArray, rows: Rows, drawn: Sequence[tuple[BlockMoments, RegimeSums]],
+    learner: Learner, count: int, rows: Rows, drawn: Sequence[tuple[BlockMoments, RegimeSums]],
     known: KnownEdges | None,
 ) -> list[Found]:  # fmt: skip
-    """One for each draw (K, B), of a learner that does not choose: as far apart as the rows leave it open."""
-    if not len(draws):
+    """Replicates of a learner that does not choose: its weights drawn, about their mean."""
+    if not count:
         return []
-    each = []
-    for k, draw in enumerate(draws):
-        of, ways = drawn[k * len(drawn) // len(draws)]
-        each.append(way_weights(rows, of, 1.0 + learner.shake * (draw - 1.0), learner, known, True, ways))
-    middle = [np.mean([one[at] for one in each], axis=0) for at in (0, 4)]
-    of, ways = drawn[0]
-    whole = way_weights(rows, of, np.ones(len(of.blocks)), learner, known, True, ways)
-    centre = list(whole[::4]) if len(drawn) == 1 else middle
+
+    def learned(at: int, one: Learner) -> Found:
+        of, ways = drawn[at]
+        return way_weights(rows, of, np.ones(len(of.blocks)), one, known, True, ways)
+
+    means = [learned(at, learner) for at in range(min(len(drawn), count))]
+    each = [learned(k * len(drawn) // count, learner.drawn(k)) for k in range(count)]
+    centre, middle = ([np.mean([one[at] for one in some], axis=0) for at in (0, 4)] for some in (means, each))
     out = []
     for one in each:
-        apart = [(a - b) / learner.shake for a, b in zip(one[::4], middle, strict=True)]
-        for part in PARTS:  # no further from the middle than nothing grows
-            weights, levels = (a + part * b for a, b in zip(centre, apart, strict=True))
-            if all(is_steady(way, of) for way in weights):
+        for part in PARTS:  # no further from the mean than nothing grows
+            weights, levels = (a + part * (b - c) for a, b, c in zip(centre, one[::4], middle, strict=True))
+            if all(is_steady(way, drawn[0][0]) for way in weights):
                 break
-        out.append((weights, np.zeros_like(whole[1]), whole[2], np.ones_like(whole[3]), levels))
+        out.append((weights, np.zeros_like(one[1]), means[0][2], np.ones_like(one[3]), levels))
     return out
 
 

@@ -55,17 +55,19 @@ class Learner(ABC):
     """How weights are found.
 
     ``chooses``: whether it leaves out what is not worth its cost, so that what it keeps tells who acts on whom.
-    ``shake``: by how much replicates weight blocks of rows at random, of what the Bayesian bootstrap does. Where it is
-    less, replicates stand that much further apart, about what all rows say.
+    Its replicates are learned from blocks of rows weighted at random; those of others are ``drawn``.
     """
 
     chooses: ClassVar[bool] = True
-    shake: ClassVar[float] = 1.0
 
     @property
     @abstractmethod
     def name(self) -> str:
         """What the summary calls it."""
+
+    def drawn(self, seed: int) -> Learner:
+        """The same with weights drawn from their posterior."""
+        return self
 
     @abstractmethod
     def weights(self, of: Regression) -> tuple[SparseWeights, ...]:

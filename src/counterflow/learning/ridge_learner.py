@@ -7,7 +7,7 @@ lot. The memory is as long as Akaike's corrected criterion wants it; the varianc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,13 +26,19 @@ FREE = 1e-9  # of the rows: what is added to sums, so that copies do no harm
 
 @dataclass(frozen=True)
 class Ridge(Learner):
-    """``spans``: how many of them are looked back. ``products``: whether products of columns take part."""
+    """``spans``: how many of them are looked back. ``products``: whether products of columns take part.
+
+    ``seed``: of a draw of the weights; None: their mean.
+    """
 
     spans: int
     products: bool
+    seed: int | None = None
 
     chooses = False
-    shake = 0.5
+
+    def drawn(self, seed: int) -> Ridge:
+        return replace(self, seed=seed)
 
     @property
     def name(self) -> str:
@@ -43,9 +49,12 @@ class Ridge(Learner):
         chosen = np.flatnonzero(there)
         code = (np.where(of.product, -1, of.span) * 2 + of.driven) * 2 + of.own
         group = np.unique(code[chosen], return_inverse=True)[1]
-        mean, variance, noise = ridge_weights(
-            of.gram[np.ix_(chosen, chosen)], of.cross[chosen], of.energy, of.rows, group
-        )
+        gram = of.gram[np.ix_(chosen, chosen)]
+        mean, variance, noise = ridge_weights(gram, of.cross[chosen], of.energy, of.rows, group)
+        if self.seed is not None and len(chosen):
+            root = np.linalg.inv(np.linalg.cholesky(gram + np.diag(1 / variance)))
+            white = np.random.default_rng(self.seed).standard_normal(mean.shape)
+            mean = mean + root.T @ white * np.sqrt(noise)
         return tuple(SparseWeights(chosen, w, s * variance, s) for w, s in zip(mean.T, noise.tolist(), strict=True))
 
 
