@@ -34,6 +34,7 @@ FOLDS = 5  # in which rows are held out in turn, to see whether curvature helps
 AHEAD = 40  # rows of the free runs that judge curvature
 FAR = 120  # rows, of those that judge learners: late in them, what inputs did is all that is foretold
 MOST_STARTS = 400  # of a fold
+MUCH = 2.0  # times the squared error of the best ensemble
 PARTS = (1.0, 0.5, 0.25, 0.1, 0.0)  # of the way that a replicate is off
 BATCHES = 20  # of starts that follow one another: their means say how sure the gain of curvature is
 FEW = 600  # rows, below which curvature can hardly be judged
@@ -326,13 +327,18 @@ def shared_out(products: FloatArray, count: int) -> tuple[int, ...]:
     """How many of so many members each learner has: those with which runs surely err least together.
 
     ``products`` (n, L, L): sums of products of the learners' errors, for each run. What members do better than the
-    first learner alone must be clear of chance: of two ensembles that err alike, that is taken which does so evenly.
+    first learner alone must be clear of chance. Unless that one errs much more than the best, it keeps some members:
+    where it disagrees with the others, the answer is not sure.
     """
     learners = products.shape[1]
     counts = np.array([each for each in np.ndindex(*[count + 1] * learners) if sum(each) == count])
-    gains = np.einsum("ci,nij,cj->cn", counts, products, counts) / count**2 - products[:, 0, 0]
-    unsure = gains.std(axis=1) / np.sqrt(len(products))
-    return tuple(counts[np.argmin(gains.mean(axis=1) + unsure)].tolist())
+    errors = np.einsum("ci,nij,cj->cn", counts, products, counts) / count**2
+    alone = products[:, 0, 0]
+    gains = errors - alone
+    risk = gains.mean(axis=1) + gains.std(axis=1) / np.sqrt(len(products))
+    if alone.mean() <= MUCH * errors[np.argmin(risk)].mean():
+        risk[counts[:, 0] < count // 4] = np.inf
+    return tuple(counts[np.argmin(risk)].tolist())
 
 
 def _starts(at: NDArray[np.intp], rows: int, ahead: int) -> NDArray[np.intp]:

@@ -18,6 +18,7 @@ from counterflow.learning.block_moments import BlockMoments
 from counterflow.learning.regression import Learner, Regression
 
 STEPS = 15  # of the variances
+SPREAD = 1.5  # of draws, in posterior deviations: rows go together, and the memory is cut off
 CLOSE = 0.1  # logarithm of a variance, by which none moves any more
 LEAST_NOISE = 1e-12  # of a number's energy
 LEAST = 1e-9  # variance of a weight, in variances of the noise
@@ -54,7 +55,7 @@ class Ridge(Learner):
         if self.seed is not None and len(chosen):
             root = np.linalg.inv(np.linalg.cholesky(gram + np.diag(1 / variance)))
             white = np.random.default_rng(self.seed).standard_normal(mean.shape)
-            mean = mean + root.T @ white * np.sqrt(noise)
+            mean = mean + SPREAD * root.T @ white * np.sqrt(noise)
         return tuple(SparseWeights(chosen, w, s * variance, s) for w, s in zip(mean.T, noise.tolist(), strict=True))
 
 
