@@ -311,20 +311,23 @@ def _of_fit(directory: Path, logs: bool) -> Task:
 
 
 def _notes(under: Sequence[Expected]) -> list[Caveat]:
-    clipped = max(found.clipped for found in under)
-    told = {
-        "clipped-rows": clipped > CLIPPED and (
+    out, clipped = [], max(found.clipped for found in under)
+    if clipped > CLIPPED:
+        text = (
             f"clipping would change up to {wording.percent(round(clipped, 3))} of a unit's rows; what that does to the "
             "estimate is not in the errors"
-        ),
-        "drowned-by-noise": any(found.error > DROWNED for found in under) and (
+        )
+        out.append(Caveat("clipped-rows", "", text))
+    if any(found.error > DROWNED for found in under):
+        text = (
             "errors near or above 100 % say that couplings or effects would be lost in the noise, not how far off they "
             "are: plan for more rows, a larger epsilon or, from logs, a shorter memory"
-        ),
-        "undetermined": any(not math.isfinite(found.error) for found in under)
-        and "some couplings are not determined by these inputs, with or without privacy",
-    }  # fmt: skip
-    return [Caveat(code, "", text) for code, text in told.items() if text]
+        )
+        out.append(Caveat("drowned-by-noise", "", text))
+    if any(not math.isfinite(found.error) for found in under):
+        text = "some couplings are not determined by these inputs, with or without privacy"
+        out.append(Caveat("undetermined", "", text))
+    return out
 
 
 def _shown(told: dict[str, Any]) -> Iterator[Part]:
