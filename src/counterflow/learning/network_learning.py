@@ -35,6 +35,7 @@ AHEAD = 40  # rows of the free runs that judge curvature
 FAR = 120  # rows, of those that judge learners: late in them, what inputs did is all that is foretold
 MOST_STARTS = 400  # of a fold
 MUCH = 2.0  # times the squared error of the best ensemble
+SURELY = 3.0  # standard errors by which ridge must err less with products than without
 PARTS = (1.0, 0.5, 0.25, 0.1, 0.0)  # of the way that a replicate is off
 BATCHES = 20  # of starts that follow one another: their means say how sure the gain of curvature is
 FEW = 600  # rows, below which curvature can hardly be judged
@@ -150,10 +151,11 @@ def learn(
     return Learning(networks, ways.changes, Posterior(variance, noise, damping), first, ways.drifts)
 
 
-def candidates(products: BlockMoments) -> tuple[Learner, ...]:
+def candidates(products: BlockMoments) -> tuple[Ridge, ...]:
     """The learners beside the sparse one."""
     spans = memory_of(products.moments(), products)
-    return (Ridge(spans, False), Ridge(spans, True)) if len(products.pairs) else (Ridge(spans, False),)
+    linear = Ridge(spans, shrunk=False), Ridge(spans)
+    return (*linear, Ridge(spans, products=True)) if len(products.pairs) else linear
 
 
 def replicates_of(
@@ -262,7 +264,7 @@ def _network(
 
 
 def _worth(
-    rows: Rows, products: BlockMoments, known: KnownEdges | None, ways: RegimeSums, others: Sequence[Learner]
+    rows: Rows, products: BlockMoments, known: KnownEdges | None, ways: RegimeSums, others: Sequence[Ridge]
 ) -> tuple[tuple[float, float], tuple[int, ...]]:
     """By how much products of channels help to foretell held-out rows, many rows ahead; the same in standard errors.
 
@@ -320,7 +322,12 @@ def _worth(
     if len(products.pairs):
         late = np.delete(late, 0 if bend[0] > 0 else 1, axis=0)
     late = late / np.sqrt(np.maximum(np.square(late[0]).mean(axis=(0, 1)), 1e-12))
-    return bend, shared_out(np.einsum("intr,jntr->nij", late, late), REPLICATES)
+    together = np.einsum("intr,jntr->nij", late, late)
+    if others[-1].products:
+        gap = together[:, -1, -1] - together[:, -2, -2]
+        if gap.mean() + SURELY * gap.std() / np.sqrt(len(gap)) > 0:  # ridge does as well without products
+            return bend, (*shared_out(together[:, :-1, :-1], REPLICATES), 0)
+    return bend, shared_out(together, REPLICATES)
 
 
 def shared_out(products: FloatArray, count: int) -> tuple[int, ...]:

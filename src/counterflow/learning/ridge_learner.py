@@ -1,4 +1,4 @@
-"""The ridge learner: every feature has a weight, and features that are alike share the variance of their prior.
+"""Least squares and ridge: every feature has a weight, and features that are alike share the variance of their prior.
 
 Where much acts on everything, or noise is small, no weight is worth its cost by itself and all together are worth a
 lot. The memory is as long as Akaike's corrected criterion wants it; the variances maximise the marginal likelihood
@@ -29,11 +29,13 @@ FREE = 1e-9  # of the rows: what is added to sums, so that copies do no harm
 class Ridge(Learner):
     """``spans``: how many of them are looked back. ``products``: whether products of columns take part.
 
-    ``seed``: of a draw of the weights; None: their mean.
+    ``shrunk``: whether weights have a prior; without one, they are those of least squares. ``seed``: of a draw of the
+    weights; None: their mean.
     """
 
     spans: int
-    products: bool
+    products: bool = False
+    shrunk: bool = True
     seed: int | None = None
 
     chooses = False
@@ -43,7 +45,7 @@ class Ridge(Learner):
 
     @property
     def name(self) -> str:
-        return "ridge with products" if self.products else "ridge"
+        return "ridge with products" if self.products else "ridge" if self.shrunk else "least squares"
 
     def weights(self, of: Regression) -> tuple[SparseWeights, ...]:
         there = of.open & (np.diag(of.gram) > 0) & (of.span < self.spans) & (self.products | ~of.product)
@@ -51,7 +53,9 @@ class Ridge(Learner):
         code = (np.where(of.product, -1, of.span) * 2 + of.driven) * 2 + of.own
         group = np.unique(code[chosen], return_inverse=True)[1]
         gram = of.gram[np.ix_(chosen, chosen)]
-        mean, variance, noise = ridge_weights(gram, of.cross[chosen], of.energy, of.rows, group)
+        mean, variance, noise = ridge_weights(
+            gram, of.cross[chosen], of.energy, of.rows, group, STEPS if self.shrunk else 1
+        )
         if self.seed is not None and len(chosen):
             root = np.linalg.inv(np.linalg.cholesky(gram + np.diag(1 / variance)))
             white = np.random.default_rng(self.seed).standard_normal(mean.shape)
@@ -60,7 +64,7 @@ class Ridge(Learner):
 
 
 def ridge_weights(
-    gram: FloatArray, cross: FloatArray, energy: FloatArray, rows: float, group: NDArray[np.intp]
+    gram: FloatArray, cross: FloatArray, energy: FloatArray, rows: float, group: NDArray[np.intp], steps: int = STEPS
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Weights (n, k) of k targets; their prior variances (n,) in those of the noise; the noises (k,).
 
@@ -71,18 +75,18 @@ def ridge_weights(
     if not n or rows <= 0:
         return np.zeros((n, k)), np.ones(n), np.maximum(energy / max(rows, 1.0), floor)
     precision = np.full(n, FREE * rows)
-    for step in range(STEPS):
-        inner = gram + np.diag(precision)
-        inverse = np.linalg.inv(inner)
+    for step in range(steps):
+        inverse = np.linalg.inv(gram + np.diag(precision))
         mean = inverse @ cross
         noise = np.maximum((energy - np.einsum("nk,nk->k", cross, mean)) / max(rows - n * (not step), 1.0), floor)
+        if step == steps - 1:
+            break
         square = np.bincount(group, (np.square(mean) / noise).sum(axis=1), groups)
         used = np.bincount(group, 1.0 - precision * np.diag(inverse), groups)
         found = np.clip(square / np.maximum(k * used, 1e-12), LEAST, 1 / (FREE * rows))[group]
-        moved = np.abs(np.log(found * precision)).max(initial=0.0)
-        precision = 1.0 / found
-        if moved < CLOSE:
+        if np.abs(np.log(found * precision)).max() < CLOSE:
             break
+        precision = 1.0 / found
     return mean, 1.0 / precision, noise
 
 
