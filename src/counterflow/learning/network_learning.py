@@ -1,8 +1,9 @@
-"""Learning a network from its rows: sparse regressions, repeated on rows weighted at random.
+"""Learning a network from its rows: an ensemble of regressions by several learners.
 
 What is learned from are the products of all features, summed over blocks of neighbouring rows (``products``). Every
-replicate weights the blocks at random (Rubin's Bayesian bootstrap, which keeps what neighbouring rows share), and takes
-another set of costs (``regression``), because no single set is right for all plants.
+replicate of the sparse learner weights the blocks at random (Rubin's Bayesian bootstrap, which keeps what neighbouring
+rows share), and takes another set of costs, because no single set is right for all plants. The members that answer are
+shared out among all learners by what they are worth (``worth``).
 """
 
 from __future__ import annotations
@@ -21,26 +22,17 @@ from counterflow.learning.changes import changes_of, with_drifts
 from counterflow.learning.drift import Drift
 from counterflow.learning.known_edges import KnownEdges
 from counterflow.learning.network import Network
-from counterflow.learning.regime_sums import Regime, RegimeSums, centred
+from counterflow.learning.regime_sums import Regime, RegimeSums
 from counterflow.learning.regimes import Change
-from counterflow.learning.regression import ENOUGH, ONE_WAY, Learner, is_steady, left_noise, way_weights
+from counterflow.learning.regression import ENOUGH, ONE_WAY, Found, Learner, is_steady, network_of, way_weights
 from counterflow.learning.ridge_learner import Ridge, memory_of
 from counterflow.learning.sparse_learner import JUDGE, SPARSE
+from counterflow.learning.worth import worth_of
 
 REPLICATES = 16  # of an ensemble, shared out among learners by what they are worth; as many choose who acts on whom
 SEARCHED = 0.5  # share of the time that goes before the first replicate, about
-Found = tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]  # as ``way_weights`` gives it
-FOLDS = 5  # in which rows are held out in turn, to see whether curvature helps
-AHEAD = 40  # rows of the free runs that judge curvature
-FAR = 120  # rows, of those that judge learners: late in them, what inputs did is all that is foretold
-MOST_STARTS = 400  # of a fold
-MUCH = 2.0  # times the squared error of the best ensemble
-SURELY = 3.0  # standard errors by which ridge must err less with products than without
 PARTS = (1.0, 0.5, 0.25, 0.1, 0.0)  # of the way that a replicate is off
-BATCHES = 20  # of starts that follow one another: their means say how sure the gain of curvature is
 FEW = 600  # rows, below which curvature can hardly be judged
-WILD = 1e3  # times the usual error that counts at most
-WIDENING = 1.2  # of the replicates' spread; see docs/theory/identification.md
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +111,7 @@ def learn(
         changes = changes_of(record, products, known)
         ways = RegimeSums.of(record, products, *with_drifts(record, products, changes, known))
     others = candidates(first)
-    bend, counts = _worth(record, products, known, ways, others)
+    bend, counts = worth_of(record, products, known, ways, others, REPLICATES)
     curved = bend[0] > 0
     found = []
     if progress is not None:
@@ -143,7 +135,7 @@ def learn(
     )
     names = tuple(learner.name for learner, _ in members)
     made = [
-        _network(rows, products, weights[:, way], noise, levels[:, way], ways, way) for way in range(ways.count)
+        network_of(rows, products, weights[:, way], noise, levels[:, way], ways, way) for way in range(ways.count)
     ]
     networks = tuple(
         replace(each, bend=bend, known=known, learners=names, chosen=columns_used(first, chosen)) for each in made
@@ -218,12 +210,12 @@ def refreshed(network: Network, products: BlockMoments, posterior: Posterior) ->
             )  # fmt: skip
             weights[k, : posterior.damping[k].size, i] *= posterior.damping[k].ravel()
     same = {name: getattr(network, name) for name in ("bend", "known", "learners", "chosen")}
-    found = replace(_network(network, products, weights, left, network.offset), **same)
+    found = replace(network_of(network, products, weights, left, network.offset), **same)
     return found, replace(posterior, variance=variances, noise=left)
 
 
 def _weights_of(network: Network, products: BlockMoments) -> FloatArray:
-    """(K, n, r): the inverse of ``_network``."""
+    """(K, n, r): the inverse of ``network_of``."""
     K, r = len(network.linear), network.size
     weights = np.zeros((K, products.features, r))
     linear = len(products.spans) * len(products.level)
@@ -240,116 +232,3 @@ def block_weights(products: BlockMoments) -> FloatArray:
     """
     draws = np.random.default_rng(0).exponential(size=(len(products.blocks), REPLICATES)).T
     return np.asarray(draws * (products.count / (draws @ products.counts))[:, None])
-
-
-def _network(
-    of: Rows | Network, products: BlockMoments, weights: FloatArray, left: FloatArray, levels: FloatArray,
-    ways: RegimeSums = ONE_WAY, way: int = 0,
-) -> Network:  # fmt: skip
-    """Of weights (K, n, r) and levels (K, r), which have left noises (K, r), and the units ``of`` whom they are."""
-    K, _, r = weights.shape
-    spans, linear = products.spans, len(products.spans) * len(products.level)
-    bends = weights[:, linear:]
-    kept = np.flatnonzero(bends.any(axis=(0, 2)))
-    moments = products.moments() if ways.count == 1 else ways.of_way(products, way)
-    count = float(moments[-1, -1])
-    moments = centred(moments) if levels.any() else moments
-    noise = left_noise(products, moments, weights.mean(axis=0), count, left.mean(axis=0))
-    return Network(
-        of.names, of.numbers, of.inputs, spans,
-        np.ascontiguousarray(weights[:, :linear]).reshape(K, len(spans), -1, r), products.pairs[kept],
-        np.ascontiguousarray(bends[:, kept]), products.pair_centre[kept], products.pair_size[kept], products.low,
-        products.high, products.level, products.scale, noise, WIDENING, levels, round(count),
-    )  # fmt: skip
-
-
-def _worth(
-    rows: Rows, products: BlockMoments, known: KnownEdges | None, ways: RegimeSums, others: Sequence[Ridge]
-) -> tuple[tuple[float, float], tuple[int, ...]]:
-    """By how much products of channels help to foretell held-out rows, many rows ahead; the same in standard errors.
-
-    And how many members the sparse learner and the others are worth there, by runs so long that only what inputs did
-    is foretold. One row ahead is no judge: there products gain in any record, and long runs of them can be worse.
-    """
-    r, z = sum(rows.numbers), (rows.z - products.level) / products.scale
-    at = np.arange(products.memory, len(z))
-    block = (rows.first + at) // products.length
-    changed = np.array([change.at for change in ways.changes], np.intp)
-    candidates = [(JUDGE, False), *([(JUDGE, True)] if len(products.pairs) else []), *((one, True) for one in others)]
-    near: list[FloatArray] = []
-    far: list[FloatArray] = []
-    for part in np.array_split(np.unique(block), FOLDS):  # of rows that are not kept nothing can be foretold
-        kept = ~np.isin(np.arange(len(products.blocks)), part)
-        inside = at[np.isin(block, part)]
-        long = int(np.clip(len(inside) // 2, 1, FAR))
-        found = [
-            way_weights(rows, products, kept.astype(np.float64), learner, known, curved, ways)
-            for learner, curved in candidates
-        ]
-        for ahead, runs in ((AHEAD, near), (long, far)):
-            starts = _starts(inside, int(inside[-1]) + 1 if runs is far else len(z), ahead)
-            way = np.searchsorted(changed, starts, "right")
-            same = way == np.searchsorted(changed, starts + ahead, "right")
-            starts, way = starts[same], way[same]
-            if not len(starts):
-                continue
-            window = starts[:, None] + 1 + np.arange(ahead)
-            truth, read = z[window, :r], rows.read[window, :r]
-            errors = np.empty((len(candidates), *truth.shape))
-            for c, one in enumerate(found if runs is far else found[:2]):
-                for w in np.unique(way).tolist():
-                    network = _network(rows, products, one[0][None, w], one[2][None], one[4][None, w], ways, w)
-                    errors[c, way == w] = network.free_runs(z, starts[way == w], ahead) - truth[way == w]
-            errors = np.where(read, np.nan_to_num(errors, nan=WILD).clip(-WILD, WILD), 0.0)  # what was read judges
-            if runs is near:
-                runs.append(errors[:2])
-            else:
-                runs.append(errors[:, :, ahead // 3 :])
-    first = (REPLICATES, *[0] * len(others))
-    every = np.concatenate([*near, np.zeros((2, 0, AHEAD, r))], axis=1)
-    if every.shape[1] < BATCHES or not every.any():
-        return (0.0, 0.0), first
-    size = np.maximum(np.square(every[0]).mean(axis=(0, 1)), 1e-12)
-    bend = (0.0, 0.0)
-    if len(products.pairs):
-        gain = np.minimum((np.square(every[0]) - np.square(every[1])) / size, WILD).mean(axis=(1, 2))
-        batches = np.array([part.mean() for part in np.array_split(gain, BATCHES)])
-        error = float(batches.std(ddof=1)) / np.sqrt(BATCHES)
-        bend = (float(gain.mean()), float(gain.mean()) / error if error > 0 else 0.0)
-    if not far:
-        return bend, first
-    late = np.concatenate([each[:, :, -min(one.shape[2] for one in far) :] for each in far], axis=1)
-    if len(products.pairs):
-        late = np.delete(late, 0 if bend[0] > 0 else 1, axis=0)
-    late = late / np.sqrt(np.maximum(np.square(late[0]).mean(axis=(0, 1)), 1e-12))
-    together = np.einsum("intr,jntr->nij", late, late)
-    if others[-1].products:
-        gap = together[:, -1, -1] - together[:, -2, -2]
-        if gap.mean() + SURELY * gap.std() / np.sqrt(len(gap)) > 0:  # ridge does as well without products
-            return bend, (*shared_out(together[:, :-1, :-1], REPLICATES), 0)
-    return bend, shared_out(together, REPLICATES)
-
-
-def shared_out(products: FloatArray, count: int) -> tuple[int, ...]:
-    """How many of so many members each learner has: those with which runs surely err least together.
-
-    ``products`` (n, L, L): sums of products of the learners' errors, for each run. What members do better than the
-    first learner alone must be clear of chance. Unless that one errs much more than the best, it keeps some members:
-    where it disagrees with the others, the answer is not sure.
-    """
-    learners = products.shape[1]
-    counts = np.array([each for each in np.ndindex(*[count + 1] * learners) if sum(each) == count])
-    errors = np.einsum("ci,nij,cj->cn", counts, products, counts) / count**2
-    alone = products[:, 0, 0]
-    gains = errors - alone
-    risk = gains.mean(axis=1) + gains.std(axis=1) / np.sqrt(len(products))
-    if alone.mean() <= MUCH * errors[np.argmin(risk)].mean():
-        risk[counts[:, 0] < count // 4] = np.inf
-    return tuple(counts[np.argmin(risk)].tolist())
-
-
-def _starts(at: NDArray[np.intp], rows: int, ahead: int) -> NDArray[np.intp]:
-    """Rows of ``at`` that are followed by as many rows as are looked ahead, half that far apart."""
-    some = at[:: max(ahead // 2, 1)]
-    some = some[some + ahead < rows]
-    return np.asarray(some[:: max(1, len(some) // MOST_STARTS)], np.intp)

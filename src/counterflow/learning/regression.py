@@ -19,12 +19,14 @@ from counterflow.identification.sparse import SparseWeights
 from counterflow.learning.block_moments import BlockMoments, Rows, SparseTarget
 from counterflow.learning.drift import faded, ramp
 from counterflow.learning.known_edges import KnownEdges
-from counterflow.learning.network import damping, growth
+from counterflow.learning.network import Network, damping, growth
 from counterflow.learning.regime_sums import RegimeSums, centred, level_of, with_differences, with_slopes
 
 ENOUGH = 10_000  # rows that evidence is counted of at most: in longer records what is worth nothing is certain, too
 STEADY = 0.9999  # growth from row to row that a replicate may have at most: levels hardly decay
 ONE_WAY = RegimeSums()
+WIDENING = 1.2  # of the members' spread; see docs/theory/identification.md
+Found = tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]  # as ``way_weights`` gives it
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +79,7 @@ class Learner(ABC):
 def way_weights(
     rows: Rows, products: BlockMoments, draw: FloatArray, learner: Learner, known: KnownEdges | None, curved: bool,
     ways: RegimeSums = ONE_WAY,
-) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]:  # fmt: skip
+) -> Found:  # fmt: skip
     """Weights (W, n, r) of every feature for every target in every way of running, with blocks weighted by ``draw``.
 
     Also the ``Posterior`` of the present one, and levels (W, r).
@@ -205,6 +207,27 @@ def left_noise(
         out[:, slow.target] *= size
     values, vectors = np.linalg.eigh((out + out.T) / 2)
     return np.asarray((vectors * np.maximum(values, 1e-6)) @ vectors.T)
+
+
+def network_of(
+    of: Rows | Network, products: BlockMoments, weights: FloatArray, left: FloatArray, levels: FloatArray,
+    ways: RegimeSums = ONE_WAY, way: int = 0,
+) -> Network:  # fmt: skip
+    """Of weights (K, n, r) and levels (K, r), which have left noises (K, r), and the units ``of`` whom they are."""
+    K, _, r = weights.shape
+    spans, linear = products.spans, len(products.spans) * len(products.level)
+    bends = weights[:, linear:]
+    kept = np.flatnonzero(bends.any(axis=(0, 2)))
+    moments = products.moments() if ways.count == 1 else ways.of_way(products, way)
+    count = float(moments[-1, -1])
+    moments = centred(moments) if levels.any() else moments
+    noise = left_noise(products, moments, weights.mean(axis=0), count, left.mean(axis=0))
+    return Network(
+        of.names, of.numbers, of.inputs, spans,
+        np.ascontiguousarray(weights[:, :linear]).reshape(K, len(spans), -1, r), products.pairs[kept],
+        np.ascontiguousarray(bends[:, kept]), products.pair_centre[kept], products.pair_size[kept], products.low,
+        products.high, products.level, products.scale, noise, WIDENING, levels, round(count),
+    )  # fmt: skip
 
 
 def _regression(

@@ -11,8 +11,9 @@ from tolerances import ITERATIVE
 import counterflow as cf
 from counterflow.learning import network_learning
 from counterflow.learning.block_moments import Rows, block_moments_of
-from counterflow.learning.network_learning import learn, shared_out
+from counterflow.learning.network_learning import learn
 from counterflow.learning.ridge_learner import FREE, memory_of, ridge_weights
+from counterflow.learning.worth import shared_out
 
 
 def log_evidence(gram, cross, energy, rows, precision):

@@ -74,10 +74,10 @@ def gap(one: cf.Fit, two: cf.Fit) -> float:
 def worth_the_same(monkeypatch) -> None:
     """What learners are worth is judged on the rows that are kept; here it does not change."""
 
-    def judged(rows, products, known, ways, others):
+    def judged(rows, products, known, ways, others, count):
         return (0.0, 0.0), (10, *[6 // len(others)] * len(others))
 
-    monkeypatch.setattr(network_learning, "_worth", judged)
+    monkeypatch.setattr(network_learning, "worth_of", judged)
 
 
 # ---- many updates are one fit
