@@ -196,7 +196,7 @@ class UnitResponse(Response):
     name: str
     states: int
     own: bool
-    phi: list[float] | None  # of the unit's own seat: what it has learned of all others' joint effect (Q3)
+    phi: list[float] | None  # of the unit's own seat: what it has learned of all others' combined input (Q3)
     inputs: list[InputResponse]
     outputs: list[OutputResponse]
 

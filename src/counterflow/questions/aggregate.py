@@ -1,4 +1,4 @@
-"""What if the joint effect φ of all others' inputs on a unit were another? (paper, Q3 and Eq. (20))
+"""What if the combined input φ of all other units changed? (paper, Q3 and Eq. (20))
 
 The unit computes it from what it holds, C_mm (φ_1 - φ_0). The server is asked only what the answer must be read with.
 """
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from counterflow.exchange.part import UnitPart
 
 QUESTION = "If the combined input of all other units on {unit} changed: what would it do?"
-CONDITION = "If all others' joint effect on {unit} were ({phi_1}) instead of ({phi_0}), "
+CONDITION = "If the combined input of all other units to {unit} were ({phi_1}) instead of ({phi_0}), "
 ANSWER = CONDITION + "{unit} {channel} would {verb} by {size}."
 NOTHING = CONDITION + "nothing would change there."
 
 
 @dataclass(frozen=True)
 class AskAggregate(Request):
-    """What would ``unit``'s outputs do if the joint effect of all others were phi_1? As ``Fit.aggregate_effect``."""
+    """What would ``unit``'s outputs do if the combined input of all others were phi_1? As ``Fit.aggregate_effect``."""
 
     kind = "aggregate"
     tab = "aggregate"
@@ -96,7 +96,7 @@ class AskAggregate(Request):
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Aggregate(Answer):
-    """Change ``mean`` (D_m,) of a unit's outputs if the joint effect of all others' inputs were phi_1, not phi_0.
+    """Change ``mean`` (D_m,) of a unit's outputs if the combined input of all other units were phi_1, not phi_0.
 
     It stands for ``mean`` where numbers are needed: ``np.asarray(answer)``.
     """
@@ -156,5 +156,5 @@ class Aggregate(Answer):
         from counterflow.questions.plots import bars
 
         order = [self.about.output(name) for name in channels] or self.order()
-        title = f"{self.unit}, if all others' joint effect were another"
+        title = f"{self.unit}, if the combined input of all other units changed"
         return bars(self.about.outputs, order, self.mean, "change", title)

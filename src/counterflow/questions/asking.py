@@ -276,7 +276,7 @@ class Questions(ABC):
         self, unit: str, phi_1: Sequence[float] | FloatArray, phi_0: Sequence[float] | FloatArray | None = None,
         watch: Watch | None = None,
     ) -> Aggregate:  # fmt: skip
-        """Change of ``unit``'s outputs if the joint effect of all others' inputs were phi_1 instead of phi_0 (Q3).
+        """Change of ``unit``'s outputs if the combined input of all others were phi_1 instead of phi_0 (Q3).
 
         phi_0 defaults to the learned phi: C_mm (phi_1 - phi_0), all from what the unit holds (paper, Eq. (20)).
 

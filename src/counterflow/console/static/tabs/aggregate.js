@@ -1,4 +1,4 @@
-// All others (Q3): what if the joint effect of all other units on this one, one number a state, were another?
+// All others (Q3): what if the combined input of all other units, one number a state, changed?
 import { field, make, numberField, put } from "../dom.js";
 import { number, quantity } from "../format.js";
 import * as reading from "../told.js";
@@ -6,7 +6,7 @@ import * as view from "../answer.js";
 import * as parts from "./parts.js";
 
 const ABOUT =
-  "The joint effect of all other units' inputs on this unit, one number for each of its states. The unit computes the " +
+  "The combined input of all other units to this unit, one number for each of its states. The unit computes the " +
   "answer from what it holds; it begins with what it has learned, or with zeros if its method learns none.";
 
 function learned(plant, name) {
@@ -33,7 +33,7 @@ export const aggregate = {
       const read = reading.valuesOf(values, what, left);
       return read && read.length === base.length ? read : [...base];
     };
-    return { unit, phi_1: given(told.phi_1, "the joint effect"), phi_0: given(told.phi_0, "the joint effect before") };
+    return { unit, phi_1: given(told.phi_1, "the combined input"), phi_0: given(told.phi_0, "the combined input before") };
   },
 
   body({ unit, phi_1, phi_0 }) {
