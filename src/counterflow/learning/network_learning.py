@@ -31,6 +31,8 @@ from counterflow.learning.worth import worth_of
 
 REPLICATES = 16  # of an ensemble, shared out among learners by what they are worth; as many choose who acts on whom
 SEARCHED = 0.5  # share of the time that goes before the first replicate, about
+SHAKE = 0.5  # of the random part of the weights of blocks, for learners that do not choose
+SPREAD = 1.5  # times as far apart as they say: priors pull, and memories are cut off
 PARTS = (1.0, 0.5, 0.25, 0.1, 0.0)  # of the way that a replicate is off
 FEW = 600  # rows, below which curvature can hardly be judged
 
@@ -129,7 +131,7 @@ def learn(
     chosen = np.array([each[0].any(axis=0) for each in found])
     members: list[tuple[Learner, Found]] = [(JUDGE, one) for one in found[: counts[0]]]
     for learner, count in zip(others, counts[1:], strict=True):
-        members += [(learner, one) for one in replicates_of(learner, count, rows, drawn, known)]
+        members += [(learner, one) for one in replicates_of(learner, draws[:count], rows, drawn, known)]
     weights, variance, noise, damping, levels = (
         np.array(each) for each in zip(*[one for _, one in members], strict=True)
     )
@@ -146,29 +148,30 @@ def learn(
 def candidates(products: BlockMoments) -> tuple[Ridge, ...]:
     """The learners beside the sparse one."""
     spans = memory_of(products.moments(), products)
-    linear = Ridge(spans, shrunk=False), Ridge(spans)
+    linear = Ridge(spans), Ridge(spans, shrunk=False)
     return (*linear, Ridge(spans, products=True)) if len(products.pairs) else linear
 
 
 def replicates_of(
-    learner: Learner, count: int, rows: Rows, drawn: Sequence[tuple[BlockMoments, RegimeSums]],
+    learner: Learner, draws: FloatArray, rows: Rows, drawn: Sequence[tuple[BlockMoments, RegimeSums]],
     known: KnownEdges | None,
 ) -> list[Found]:  # fmt: skip
-    """Replicates of a learner that does not choose: its weights drawn, about their mean."""
-    if not count:
+    """One for each draw (K, B), of a learner that does not choose; about what it learns from all rows alike."""
+    if not len(draws):
         return []
 
-    def learned(at: int, one: Learner) -> Found:
-        of, ways = drawn[at]
-        return way_weights(rows, of, np.ones(len(of.blocks)), one, known, True, ways)
+    def learned(k: int, draw: FloatArray) -> Found:
+        of, ways = drawn[k * len(drawn) // len(draws)]
+        return way_weights(rows, of, draw, learner, known, True, ways)
 
-    means = [learned(at, learner) for at in range(min(len(drawn), count))]
-    each = [learned(k * len(drawn) // count, learner.drawn(k)) for k in range(count)]
+    means = [learned(k, np.ones_like(draw)) for k, draw in enumerate(draws) if len(drawn) > 1 or k == 0]
+    each = [learned(k, 1.0 + SHAKE * (draw - 1.0)) for k, draw in enumerate(draws)]
     centre, middle = ([np.mean([one[at] for one in some], axis=0) for at in (0, 4)] for some in (means, each))
     out = []
     for one in each:
-        for part in PARTS:  # no further from the mean than nothing grows
-            weights, levels = (a + part * (b - c) for a, b, c in zip(centre, one[::4], middle, strict=True))
+        for part in PARTS:  # no further from the middle than nothing grows
+            far = part * SPREAD / SHAKE
+            weights, levels = (a + far * (b - c) for a, b, c in zip(centre, one[::4], middle, strict=True))
             if all(is_steady(way, drawn[0][0]) for way in weights):
                 break
         out.append((weights, np.zeros_like(one[1]), means[0][2], np.ones_like(one[3]), levels))

@@ -57,7 +57,8 @@ class Learner(ABC):
     """How weights are found.
 
     ``chooses``: whether it leaves out what is not worth its cost, so that what it keeps tells who acts on whom.
-    Its replicates are learned from blocks of rows weighted at random; those of others are ``drawn``.
+    Many weights at once suffer where blocks of rows are weighted at random: of learners that do not, replicates are
+    learned from blocks that are weighted half as much so, and stand as far apart about the weights of all rows.
     """
 
     chooses: ClassVar[bool] = True
@@ -66,10 +67,6 @@ class Learner(ABC):
     @abstractmethod
     def name(self) -> str:
         """What the summary calls it."""
-
-    def drawn(self, seed: int) -> Learner:
-        """The same with weights drawn from their posterior."""
-        return self
 
     @abstractmethod
     def weights(self, of: Regression) -> tuple[SparseWeights, ...]:

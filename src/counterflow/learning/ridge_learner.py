@@ -7,7 +7,7 @@ lot. The memory is as long as Akaike's corrected criterion wants it; the varianc
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,6 @@ from counterflow.learning.block_moments import BlockMoments
 from counterflow.learning.regression import Learner, Regression
 
 STEPS = 15  # of the variances
-SPREAD = 1.5  # of draws, in posterior deviations: rows go together, and the memory is cut off
 CLOSE = 0.1  # logarithm of a variance, by which none moves any more
 LEAST_NOISE = 1e-12  # of a number's energy
 LEAST = 1e-9  # variance of a weight, in variances of the noise
@@ -29,19 +28,14 @@ FREE = 1e-9  # of the rows: what is added to sums, so that copies do no harm
 class Ridge(Learner):
     """``spans``: how many of them are looked back. ``products``: whether products of columns take part.
 
-    ``shrunk``: whether weights have a prior; without one, they are those of least squares. ``seed``: of a draw of the
-    weights; None: their mean.
+    ``shrunk``: whether weights have a prior; without one, they are those of least squares.
     """
 
     spans: int
     products: bool = False
     shrunk: bool = True
-    seed: int | None = None
 
     chooses = False
-
-    def drawn(self, seed: int) -> Ridge:
-        return replace(self, seed=seed)
 
     @property
     def name(self) -> str:
@@ -56,10 +50,6 @@ class Ridge(Learner):
         mean, variance, noise = ridge_weights(
             gram, of.cross[chosen], of.energy, of.rows, group, STEPS if self.shrunk else 1
         )
-        if self.seed is not None and len(chosen):
-            root = np.linalg.inv(np.linalg.cholesky(gram + np.diag(1 / variance)))
-            white = np.random.default_rng(self.seed).standard_normal(mean.shape)
-            mean = mean + SPREAD * root.T @ white * np.sqrt(noise)
         return tuple(SparseWeights(chosen, w, s * variance, s) for w, s in zip(mean.T, noise.tolist(), strict=True))
 
 

@@ -26,7 +26,7 @@ LATE = 3  # after a third of them the start is forgotten: what inputs did is all
 MOST_STARTS = 400  # of a fold
 BATCHES = 20  # of starts that follow one another: their means say how sure the gain of products is
 WILD = 1e3  # times the usual error that counts at most
-SURELY = 3.0  # standard errors by which ridge must err less with products than without
+SURELY = 3.0  # standard errors by which least squares, or ridge with products, must err less than ridge
 MUCH = 2.0  # times the squared error of the best ensemble, beyond which the sparse learner may have no members
 
 
@@ -35,7 +35,8 @@ def worth_of(
 ) -> tuple[tuple[float, float], tuple[int, ...]]:
     """By how much products reduce the sparse learner's squared error, a share and in standard errors.
 
-    And how many of ``count`` members the sparse learner and each of the ``others`` are worth.
+    And how many of ``count`` members the sparse learner and each of the ``others`` are worth. Of these the second and
+    third have some only if they surely err less than the first.
     """
     bent = bool(len(products.pairs))
     learners: list[tuple[Learner, bool]] = [(JUDGE, False), *([(JUDGE, True)] if bent else [])]
@@ -58,11 +59,12 @@ def worth_of(
     late = np.delete(late, int(bend[0] <= 0), axis=0) if bent else late  # of the sparse learner only what is used
     late = late / np.sqrt(np.maximum(np.square(late[0]).mean(axis=(0, 1)), 1e-12))
     together = np.einsum("intr,jntr->nij", late, late)
-    if others[-1].products:
-        gap = together[:, -1, -1] - together[:, -2, -2]
-        if gap.mean() + SURELY * gap.std() / np.sqrt(len(gap)) > 0:  # ridge does as well without products
-            return bend, (*shared_out(together[:, :-1, :-1], count), 0)
-    return bend, shared_out(together, count)
+    gaps = together.diagonal(axis1=1, axis2=2) - together[:, 1, 1, None]
+    better = gaps.mean(axis=0) + SURELY * gaps.std(axis=0) / np.sqrt(len(gaps)) < 0
+    kept = np.flatnonzero(better | (np.arange(len(better)) <= 1))
+    members = np.zeros(len(better), int)
+    members[kept] = shared_out(together[:, kept][:, :, kept], count)
+    return bend, tuple(members.tolist())
 
 
 def shared_out(products: FloatArray, count: int) -> tuple[int, ...]:

@@ -9,7 +9,6 @@ from plants import baselines, product
 from tolerances import ITERATIVE
 
 import counterflow as cf
-from counterflow.learning import network_learning
 from counterflow.learning.block_moments import Rows, block_moments_of
 from counterflow.learning.network_learning import learn
 from counterflow.learning.ridge_learner import FREE, memory_of, ridge_weights
@@ -43,25 +42,6 @@ def test_ridge_is_the_posterior_mean_where_the_evidence_is_greatest():
             other = np.where(group == g, factor, 1.0)
             assert log_evidence(gram, cross, energy, 400, other / variance) < best
     assert variance[8] < 0.1 * variance[4] < 0.1 * variance[0]
-
-
-def test_draws_have_the_posteriors_covariance():
-    rng = np.random.default_rng(3)
-    z = rng.standard_normal((400, 3)) @ np.array([[1.0, 0.5, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
-    z[1:, 0] += 0.5 * z[:-1, 0] + 0.3 * z[:-1, 2]
-    rows = Rows(("a", "b"), (1, 1), (1, 0), z[:, [0, 1, 2]])
-    products = block_moments_of(rows, curved=False)
-    learner = network_learning.candidates(products)[1]
-
-    def weights(one):
-        draw = np.ones(len(products.blocks))
-        return network_learning.way_weights(rows, products, draw, one, None, False)[0][0].ravel()
-
-    drawn = np.array([weights(learner.drawn(k)) for k in range(200)])
-    there = drawn.std(axis=0) > 0
-    z_scores = (drawn.mean(axis=0) - weights(learner))[there] / drawn.std(axis=0)[there] * np.sqrt(200)
-    assert np.abs(z_scores).max() < 4
-    assert there.sum() == (weights(learner) != 0).sum()
 
 
 @pytest.mark.parametrize(("lags", "least", "most"), [(1, 1, 1), (3, 3, 4)])
