@@ -19,7 +19,7 @@ from plants.dirt import SENSORS, WEARS, soiled, wear
 from plants.scores import CAP, TINY, Answer, Report, Score, judge
 from plants.ways import WAYS
 
-PLANTS = ("tanks", "reactors", "column", "exchangers", "building", "sludge", "water", "grid")
+PLANTS = ("tanks", "reactors", "column", "exchangers", "building", "sludge", "water")
 ROWS = (1000, 3000, 10000)
 DIRTS = (*SENSORS, *WEARS)
 DEVELOPMENT_SEEDS, JUDGING_SEEDS = (0, 1, 2), (100, 101, 102)

@@ -23,7 +23,7 @@ from counterflow.learning.known_edges import KnownEdges
 from counterflow.learning.likelihood import Patterns, SharedRecord
 from counterflow.learning.log_moments import BANDS, LogMoments, LogWindows
 from counterflow.learning.network import Network
-from counterflow.learning.network_learning import Posterior
+from counterflow.learning.network_learning import REPLICATES, Posterior
 from counterflow.learning.optimiser import Estimated
 from counterflow.learning.parameters import Parameters
 from counterflow.learning.stream import TAIL, Stream
@@ -260,6 +260,8 @@ def _check_network(network: Network, server: Server) -> None:
         _wrong("its network multiplies columns that are not there")
     if len(network.learners) != len(network.linear):
         _wrong("its network does not say by which learner each of its replicates was made")
+    if network.chosen is None or len(network.chosen) != REPLICATES:
+        _wrong("its network does not say what was chosen in each replicate")
     if (network.scale <= 0).any() or (network.pair_size <= 0).any() or not network.widening > 0 or network.rows < 0:
         _wrong("its network has a scale that is not above zero")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,6 +56,7 @@ class Learning:
     """A network, and how it was learned."""
 
     networks: tuple[Network, ...]  # for each way of running
+    sparse: tuple[Network, ...]  # the same of the sparse learner alone, one set of weights: who acts on whom shows
     changes: tuple[Change, ...]  # one between two networks, of nobody if it is of a drift; rows are those of the record
     posterior: Posterior  # of the present one
     products: BlockMoments  # of the first of the records, if readings are missing
@@ -135,14 +137,15 @@ def learn(
     weights, variance, noise, damping, levels = (
         np.array(each) for each in zip(*[one for _, one in members], strict=True)
     )
-    names = tuple(learner.name for learner, _ in members)
-    made = [
-        network_of(rows, products, weights[:, way], noise, levels[:, way], ways, way) for way in range(ways.count)
-    ]
-    networks = tuple(
-        replace(each, bend=bend, known=known, learners=names, chosen=columns_used(first, chosen)) for each in made
-    )
-    return Learning(networks, ways.changes, Posterior(variance, noise, damping), first, ways.drifts)
+    posterior, names = Posterior(variance, noise, damping), tuple(learner.name for learner, _ in members)
+
+    def by_way(weights: FloatArray, left: FloatArray, levels: FloatArray) -> list[Network]:
+        return [network_of(rows, products, weights[:, w], left, levels[:, w], ways, w) for w in range(ways.count)]
+
+    told: dict[str, Any] = {"bend": bend, "known": known, "learners": names, "chosen": columns_used(first, chosen)}
+    networks = tuple(replace(each, **told) for each in by_way(weights, noise, levels))
+    weights, _, noise, _, levels = (np.mean(each, axis=0, keepdims=True) for each in zip(*found, strict=True))
+    return Learning(networks, tuple(by_way(weights, noise, levels)), ways.changes, posterior, first, ways.drifts)
 
 
 def candidates(products: BlockMoments) -> tuple[Ridge, ...]:

@@ -113,7 +113,7 @@ def system_of(rows: Rows, learned: Learning) -> IdentifiedSystem:
     """The system of rows whose inputs are departures from their level and act on the next row."""
     r, everybody = sum(rows.numbers), scope_of(rows.names)
     s, u = rows.z[:, :r], rows.z[:, r:]
-    owned = assign_states(realised(learned.network), rows.names, s, u, slices(rows.numbers), rows.inputs)
+    owned = assign_states(realised(learned.sparse[learned.chosen]), rows.names, s, u, slices(rows.numbers), rows.inputs)
     notes = [Caveat("model-form", everybody, learned.words)]
     products = learned.products
     if products.used < products.count:

@@ -89,7 +89,8 @@ def _folds(rows: Rows, products: BlockMoments) -> Iterator[tuple[FloatArray, NDA
     """Weights (B,) of the blocks without those of a fold, and the rows of the fold that are kept."""
     at = np.arange(products.memory, len(rows.z))
     block = (rows.first + at) // products.length
-    for part in np.array_split(np.unique(block), FOLDS):
+    blocks = np.unique(block)
+    for part in np.array_split(blocks, min(FOLDS, len(blocks))):
         left = np.isin(np.arange(len(products.blocks)), part, invert=True)
         yield left.astype(np.float64), at[np.isin(block, part)]
 
