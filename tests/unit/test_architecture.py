@@ -110,3 +110,11 @@ def test_every_package_that_is_imported_is_declared() -> None:
 @pytest.mark.parametrize("package", ["runtime", "client", "server", "counterfactual", "utils", "common"])
 def test_packages_that_held_too_much_are_gone(package: str) -> None:
     assert not any(name.startswith(f"counterflow.{package}.") for name in modules())
+
+
+def test_the_glossary_points_to_what_there_is():
+    """Every module that it names is there, and what it names of it stands in it."""
+    said = (ROOT / "docs" / "glossary.md").read_text("utf-8")
+    for path, name in re.findall(r"`([a-z_]+(?:/[a-z_]+)+\.py)`(?: `([A-Za-z_.]+)`)?", said):
+        text = (SOURCE / "counterflow" / path).read_text("utf-8")
+        assert all(re.search(rf"\b{part}\b", text) for part in name.split(".") if part), f"{path}: {name}"
