@@ -9,7 +9,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO_OUT ?= demo-output
-WORKERS ?= auto
+# one more than there are cores: tests between machines, and in a browser, wait
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 1)
 # one BLAS thread a worker: small matrices, and results that do not depend on the number of cores; kernels that all
 # processors have, so that stored numbers are the same to 1e-9 everywhere
 SINGLE := OPENBLAS_CORETYPE=Haswell OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 MKL_NUM_THREADS=1

@@ -11,6 +11,7 @@ from tolerances import EXACT, ITERATIVE, LONG
 
 import counterflow as cf
 from counterflow.exchange.reading import Reading
+from counterflow.learning import network_learning
 from counterflow.learning.block_moments import Rows
 from counterflow.learning.network_learning import learn
 from counterflow.protocol import Finished, Identified, Reduced, Request
@@ -369,8 +370,9 @@ def test_what_cannot_be_identified_is_said():
         cf.fit(RECORDING, PLANT.locals(), rank=2)
 
 
-def test_the_models_that_a_fit_leaves_at_the_units_are_models_like_any_other():
-    """Its plant has the effects of its network, and its units' models can be fitted again."""
+def test_the_models_that_a_fit_leaves_at_the_units_are_models_like_any_other(monkeypatch):
+    """Its plant has the effects of the sparse learner's network, and its units' models can be fitted again."""
+    monkeypatch.setattr(network_learning, "worth_of", lambda *given: ((0.0, 0.0), (16, *[0] * len(given[4]))))
     found = cf.fit(RECORDING.slice(0, 700), rank=2, same_row=False)
     levels = {name: part.output_level for name, part in found.parts.items()}
     inputs = {name: part.point.input_level for name, part in found.parts.items()}
