@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from counterflow.arrays import FloatArray
 from counterflow.identification.sparse import refined_weights
@@ -56,7 +55,7 @@ class Learning:
     """A network, and how it was learned."""
 
     networks: tuple[Network, ...]  # for each way of running
-    sparse: tuple[Network, ...]  # the same of the sparse learner alone, one set of weights: who acts on whom shows
+    sparse: tuple[Network, ...]  # the same of all replicates of the sparse learner: who acts on whom shows
     changes: tuple[Change, ...]  # one between two networks, of nobody if it is of a drift; rows are those of the record
     posterior: Posterior  # of the present one
     products: BlockMoments  # of the first of the records, if readings are missing
@@ -130,22 +129,21 @@ def learn(
         found.append(way_weights(rows, of, draw, SPARSE[k % len(SPARSE)], known, curved, there))
         if progress is not None:
             progress(SEARCHED + (1 - SEARCHED) * (k + 1) / REPLICATES, f"replicate {k + 1} of {REPLICATES}")
-    chosen = np.array([each[0].any(axis=0) for each in found])
     members: list[tuple[Learner, Found]] = [(JUDGE, one) for one in found[: counts[0]]]
     for learner, count in zip(others, counts[1:], strict=True):
         members += [(learner, one) for one in replicates_of(learner, draws[:count], rows, drawn, known)]
-    weights, variance, noise, damping, levels = (
-        np.array(each) for each in zip(*[one for _, one in members], strict=True)
-    )
-    posterior, names = Posterior(variance, noise, damping), tuple(learner.name for learner, _ in members)
+    names, made = (learner.name for learner, _ in members), [one for _, one in members]
 
-    def by_way(weights: FloatArray, left: FloatArray, levels: FloatArray) -> list[Network]:
+    def by_way(some: list[Found]) -> list[Network]:
+        weights, _, left, _, levels = map(np.array, zip(*some, strict=True))
         return [network_of(rows, products, weights[:, w], left, levels[:, w], ways, w) for w in range(ways.count)]
 
-    told: dict[str, Any] = {"bend": bend, "known": known, "learners": names, "chosen": columns_used(first, chosen)}
-    networks = tuple(replace(each, **told) for each in by_way(weights, noise, levels))
-    weights, _, noise, _, levels = (np.mean(each, axis=0, keepdims=True) for each in zip(*found, strict=True))
-    return Learning(networks, tuple(by_way(weights, noise, levels)), ways.changes, posterior, first, ways.drifts)
+    sparse = tuple(by_way(found))
+    chosen = np.any([each.in_use for each in sparse], axis=0)  # in any way of running
+    told: dict[str, Any] = {"bend": bend, "known": known, "learners": tuple(names), "chosen": chosen}
+    networks = tuple(replace(each, **told) for each in by_way(made))
+    _, variance, noise, damping, _ = map(np.array, zip(*made, strict=True))
+    return Learning(networks, sparse, ways.changes, Posterior(variance, noise, damping), first, ways.drifts)
 
 
 def candidates(products: BlockMoments) -> tuple[Ridge, ...]:
@@ -159,7 +157,11 @@ def replicates_of(
     learner: Learner, draws: FloatArray, rows: Rows, drawn: Sequence[tuple[BlockMoments, RegimeSums]],
     known: KnownEdges | None,
 ) -> list[Found]:  # fmt: skip
-    """One for each draw (K, B), of a learner that does not choose; about what it learns from all rows alike."""
+    """One for each draw (K, B), of a learner all of whose features have weights.
+
+    Many weights at once suffer where blocks of rows are weighted at random: they are weighted half as much so, and the
+    replicates stand as far apart, and a little further, about what all rows alike give.
+    """
     if not len(draws):
         return []
 
@@ -178,17 +180,6 @@ def replicates_of(
             if all(is_steady(way, drawn[0][0]) for way in weights):
                 break
         out.append((weights, np.zeros_like(one[1]), means[0][2], np.ones_like(one[3]), levels))
-    return out
-
-
-def columns_used(products: BlockMoments, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """(K, m, r): which columns act on which numbers, of features (K, n, r) that were chosen."""
-    m = len(products.level)
-    linear = len(products.spans) * m
-    out = np.asarray(chosen[:, :linear].reshape(len(chosen), -1, m, chosen.shape[2]).any(axis=1))
-    for k, factors in enumerate(products.pairs):
-        for factor in factors:
-            out[:, factor] |= chosen[:, linear + k]
     return out
 
 

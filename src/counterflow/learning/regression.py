@@ -9,7 +9,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,14 +53,7 @@ class Regression:
 
 
 class Learner(ABC):
-    """How weights are found.
-
-    ``chooses``: whether it leaves out what is not worth its cost, so that what it keeps tells who acts on whom.
-    Many weights at once suffer where blocks of rows are weighted at random: of learners that do not, replicates are
-    learned from blocks that are weighted half as much so, and stand as far apart about the weights of all rows.
-    """
-
-    chooses: ClassVar[bool] = True
+    """How weights are found."""
 
     @property
     @abstractmethod

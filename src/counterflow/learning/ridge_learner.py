@@ -35,8 +35,6 @@ class Ridge(Learner):
     products: bool = False
     shrunk: bool = True
 
-    chooses = False
-
     @property
     def name(self) -> str:
         return "ridge with products" if self.products else "ridge" if self.shrunk else "least squares"
